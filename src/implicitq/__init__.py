@@ -1,0 +1,1 @@
+"""Implicit Q-values: Q = temperature * ln pi + V, learnt with one squared loss."""
