@@ -1,1 +1,27 @@
-"""Implicit Q-values: Q = temperature * ln pi + V, learnt with one squared loss."""
+"""Implicit Q-values: Q = temperature * ln pi + V, learnt with one squared loss.
+
+    agent = implicitq.make("miq", "HalfCheetah-v5", seed=0)
+    agent.learn(100_000, progress=True)
+    action, _ = agent.predict(observation, deterministic=True)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from implicitq.types import Evaluation, InputError
+
+if TYPE_CHECKING:
+    from implicitq.agent import Agent, load, make, resume
+
+__version__ = "0.1.0"
+__all__ = ["Agent", "Evaluation", "InputError", "__version__", "load", "make", "resume"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs JAX on first use only: configs, help texts and reports do without it."""
+    if name in ("Agent", "load", "make", "resume"):
+        from implicitq import agent
+
+        return getattr(agent, name)
+    raise AttributeError(f"module 'implicitq' has no attribute {name!r}")

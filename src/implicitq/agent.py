@@ -1,0 +1,236 @@
+"""The Python face: make, learn, predict, evaluate, save, load, resume."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from implicitq import algorithms, configs, policy_file, spaces
+from implicitq.configs import Config
+from implicitq.display import Display
+from implicitq.envs import EnvironmentMaker, EnvironmentSource
+from implicitq.evaluate import Evaluator
+from implicitq.learner import Learner
+from implicitq.runs import POLICY, RunFolder
+from implicitq.session import drive
+from implicitq.train import Trainer
+from implicitq.types import Array, Evaluation, InputError
+
+_PREDICTIONS = 2**31  # sampled predictions draw from numbers that training does not reach
+
+
+class Agent:
+    """A policy with its value, ready to act, and to learn if it came from `make` or `resume`."""
+
+    def __init__(
+        self,
+        config: Config,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        learner: Learner,
+        eval_maker: EnvironmentMaker | None,
+        step: int = 0,
+        trainer: Trainer | None = None,
+        run: RunFolder | None = None,
+    ) -> None:
+        self.config = config
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self._learner = learner
+        self._eval_maker = eval_maker
+        self._loaded_step = step
+        self._trainer = trainer
+        self._run = run
+        self._predictions = 0
+
+    @property
+    def step(self) -> int:
+        """Environment steps trained so far."""
+        return self._trainer.step if self._trainer is not None else self._loaded_step
+
+    @property
+    def directory(self) -> Path | None:
+        """The run folder, if there is one."""
+        return self._run.directory if self._run is not None else None
+
+    def learn(
+        self, steps: int | None = None, *, progress: bool = False, out: str | Path | None = None
+    ) -> Agent:
+        """Train for `steps` more environment steps; by default, up to `config.steps`.
+
+        With `out`, the first call makes a run folder there, which `implicitq.resume` can go on from.
+        """
+        trainer = self._trainer
+        if trainer is None:
+            raise InputError(
+                "this agent came from a policy file, which holds no replay and no optimiser; "
+                "use implicitq.resume(run_folder) to train on"
+            )
+        if steps is not None and (not isinstance(steps, int) or steps < 0):
+            raise InputError(f"steps must be a whole number of at least 0, got {steps!r}")
+        until = self.config.steps if steps is None else trainer.step + steps
+        if out is not None:
+            self._begin_run(Path(out))
+        with Display(self.config.env, trainer.step, until, enabled=progress) as display:
+            drive(trainer, until, self._run, display)
+        return self
+
+    def extend(self, steps: int) -> None:
+        """Plan for `steps` environment steps in total instead of `config.steps`; kept in the run folder."""
+        self.config = dataclasses.replace(self.config, steps=steps)
+        if self._run is not None:
+            self._run.replan(self.config)
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+    ) -> tuple[Array, Any]:
+        """Action(s) for one observation or a batch, with the signature of Stable-Baselines3."""
+        rows, batched = spaces.flatten_any(self.observation_space, observation)
+        padded, leaves, actor = _padded(rows), self._learner.actor_leaves, self._learner.actor
+        if deterministic:
+            coordinates = actor.deterministic(leaves, padded)
+        else:
+            self._predictions += 1
+            _, coordinates = actor.sample(leaves, padded, np.uint32(_PREDICTIONS + self._predictions))
+        actions = spaces.to_environment(self.action_space, np.asarray(coordinates)[: len(rows)])
+        return (actions if batched else actions[0]), state
+
+    def value(self, observation: Any) -> Array:
+        """V(s): float32 with the leading shape of the input."""
+        return self._ask(self._learner.actor.value, observation)
+
+    def log_prob(self, observation: Any, action: Any) -> Array:
+        """ln pi(a|s); for a `Box`, of the probability mass of the nearest bin."""
+        return self._ask(self._learner.actor.log_prob, observation, action)
+
+    def q_value(self, observation: Any, action: Any) -> Array:
+        """Q(s, a). For IQ it is temperature * ln pi + V (Eq. 1).
+
+        For M-IQ, Q - V is the soft advantage divided by (1 - alpha).
+        """
+        return self._ask(self._learner.actor.q_value, observation, action)
+
+    def evaluate(self, episodes: int = 10, *, seed: int | None = None) -> Evaluation:
+        """Returns and lengths of whole episodes with the deterministic policy, on environments of their own."""
+        if not isinstance(episodes, int) or episodes < 1:
+            raise InputError(f"episodes must be a whole number of at least 1, got {episodes!r}")
+        maker = self._eval_maker or EnvironmentMaker(self.config.env)
+        evaluator = Evaluator(maker.of_copies(), episodes, self.config.seed if seed is None else seed)
+        try:
+            _check_spaces(self, evaluator.observation_space, evaluator.action_space)
+            leaves = self._learner.actor_leaves
+            return evaluator.run(lambda s: self._learner.actor.deterministic(leaves, s), self.step)
+        finally:
+            evaluator.close()
+
+    def save(self, path: str | Path) -> None:
+        """Write the policy to one file; `implicitq.load` reads it back."""
+        policy_file.save(
+            Path(path), self.config, self.observation_space, self.action_space, self._learner, self.step
+        )
+
+    def close(self) -> None:
+        """Close environments and the run folder."""
+        if self._trainer is not None:
+            self._trainer.close()
+        if self._run is not None:
+            self._run.close()
+
+    def _begin_run(self, directory: Path) -> None:
+        assert self._trainer is not None
+        if self._run is not None:
+            raise InputError(f"this agent already writes to {self._run.directory}")
+        if self._trainer.step > 0:
+            raise InputError("out must be given with the first call of learn: a run folder holds the whole run")
+        self._run = RunFolder.create(directory, self.config)
+        self._run.prepare(self._trainer)
+
+    def _ask(self, compiled: Callable[..., Any], observation: Any, action: Any = None) -> Array:
+        rows, batched = spaces.flatten_any(self.observation_space, observation)
+        inputs = [_padded(rows)]
+        if action is not None:
+            inputs.append(_padded(spaces.from_environment(self.action_space, action, len(rows))))
+        answer = np.asarray(compiled(self._learner.actor_leaves, *inputs), np.float32)[: len(rows)]
+        return answer if batched else answer[0]
+
+
+def make(
+    algorithm: str, env: EnvironmentSource, *, eval_env: EnvironmentSource | None = None, **hyperparameters: Any
+) -> Agent:
+    """An untrained agent for a Gymnasium id, an environment object, or a function that makes one.
+
+    `hyperparameters` override those of the preset, under the names of `implicitq.configs`.
+    """
+    maker = EnvironmentMaker(env)
+    config = configs.resolve(algorithm, maker.name, **hyperparameters)
+    return _agent(config, maker, EnvironmentMaker(eval_env) if eval_env is not None else maker)
+
+
+def load(path: str | Path, env: EnvironmentSource | None = None) -> Agent:
+    """The agent of a policy file or of a run folder; it can act, but not learn on."""
+    path = Path(path)
+    found = policy_file.read(path / POLICY if path.is_dir() else path)
+    spec = spaces.spec_of(found.observation_space, found.action_space)
+    learner = Learner(
+        algorithms.build(found.config, spec), spec, found.config.seed, found.config.normalize_observations
+    )
+    learner.load_actor_arrays(found.arrays)
+    maker = EnvironmentMaker(env) if env is not None else None
+    agent = Agent(found.config, found.observation_space, found.action_space, learner, maker, found.step)
+    if maker is not None:
+        made = maker.of_copies()()
+        _check_spaces(agent, made.observation_space, made.action_space)
+        made.close()
+    return agent
+
+
+def resume(directory: str | Path, env: EnvironmentSource | None = None, *, inexact: bool = False) -> Agent:
+    """The agent of a run folder, exactly where its newest good checkpoint was; `learn` goes on from there.
+
+    `env` is needed if the run was made from an environment object. With `inexact`, other versions, processors or
+    numbers of threads than the run began with are accepted.
+    """
+    run = RunFolder.open(directory)
+    if env is None and run.config.env.startswith("object:"):
+        raise InputError(f"{directory} was trained on an environment object; give it as resume(directory, env=...)")
+    if not inexact:
+        run.check_exactness()
+    maker = EnvironmentMaker(env if env is not None else run.config.env)
+    agent = _agent(run.config, maker, maker, run)
+    assert agent._trainer is not None
+    run.restore(agent._trainer)
+    return agent
+
+
+def _agent(
+    config: Config, maker: EnvironmentMaker, eval_maker: EnvironmentMaker, run: RunFolder | None = None
+) -> Agent:
+    trainer = Trainer(config, maker, eval_maker)
+    envs = trainer.envs
+    return Agent(
+        config, envs.observation_space, envs.action_space, trainer.learner, eval_maker, 0, trainer, run
+    )
+
+
+def _check_spaces(agent: Agent, observation_space: gym.Space, action_space: gym.Space) -> None:
+    for what, own, given in (
+        ("observations", agent.observation_space, observation_space),
+        ("actions", agent.action_space, action_space),
+    ):
+        if own != given:
+            raise InputError(f"the policy is for {what} in {own}, the environment has {given}")
+
+
+def _padded(rows: Array) -> Array:
+    """Pad the batch to a power of two, so that few sizes are ever compiled."""
+    size = 1 << (len(rows) - 1).bit_length() if len(rows) else 1
+    return np.concatenate([rows, np.zeros((size - len(rows), *rows.shape[1:]), rows.dtype)])

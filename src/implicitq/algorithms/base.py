@@ -1,0 +1,40 @@
+"""What the training loop needs of an algorithm, and nothing more."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import jax
+
+from implicitq.types import PyTree, Transition
+
+Metrics = dict[str, jax.Array]
+
+
+class Algorithm(Protocol):
+    """Pure functions over explicit state; the learner compiles them.
+
+    `state` holds all that training needs. `actor` is the part of it that acts and is shipped: `actor(state)` picks
+    it out, and it is what a policy file holds. Stored actions are what the replay keeps ([B, D]);
+    coordinates are what they mean: numbers in [-1, 1] for continuous actions, category numbers for discrete ones.
+    """
+
+    def init(self, key: jax.Array) -> PyTree: ...
+
+    def update(self, state: PyTree, batch: Transition, key: jax.Array) -> tuple[PyTree, Metrics]: ...
+
+    def actor(self, state: PyTree) -> PyTree: ...
+
+    def sample(self, actor: PyTree, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """A stored action and its coordinates."""
+        ...
+
+    def deterministic(self, actor: PyTree, observation: jax.Array) -> jax.Array:
+        """Coordinates of the action to take when not exploring."""
+        ...
+
+    def value(self, actor: PyTree, observation: jax.Array) -> jax.Array: ...
+
+    def log_prob(self, actor: PyTree, observation: jax.Array, coordinates: jax.Array) -> jax.Array: ...
+
+    def q_value(self, actor: PyTree, observation: jax.Array, coordinates: jax.Array) -> jax.Array: ...

@@ -1,0 +1,260 @@
+"""The commands. They parse, call, print; no logic of their own."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Generic, TypeVar
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from implicitq import __version__, configs
+from implicitq.types import Evaluation, InputError
+
+C = TypeVar("C", bound=configs.Config)
+_console = Console(highlight=False, soft_wrap=True)
+
+
+@dataclass(frozen=True)
+class TrainCommand(Generic[C]):
+    config: Annotated[C, tyro.conf.OmitArgPrefixes]
+    out: Path | None = None  # Folder of the run; by default a fresh one below runs/.
+
+
+@dataclass(frozen=True)
+class ResumeCommand:
+    """Go on with a run that was stopped, exactly as if it had not been."""
+
+    directory: tyro.conf.Positional[Path]  # Run folder.
+    steps: int | None = None  # New total number of steps, to go beyond the planned end.
+    inexact: bool = False  # Accept other versions, processor or number of threads than the run began with.
+
+
+@dataclass(frozen=True)
+class EvaluateCommand:
+    """Play whole episodes with the deterministic policy of a run folder or a policy file."""
+
+    directory: tyro.conf.Positional[Path]  # Run folder or policy file.
+    episodes: int = 10  # Episodes to play.
+    seed: int | None = None  # Seed of the episodes; by default that of the run.
+    json: bool = False  # Print JSON instead of a table.
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; gives the exit code."""
+    warnings.showwarning = _show_warning
+    command, *rest = arguments or ["--help"]
+    if command in ("-h", "--help", "help"):
+        _console.print(_usage())
+        return 0
+    if command == "--version":
+        _console.print(f"implicitq {__version__}")
+        return 0
+    if command not in COMMANDS:
+        return _fail(f"unknown command {command!r}{configs.nearest(command, COMMANDS)}")
+    try:
+        return COMMANDS[command][0](rest)
+    except InputError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return 130
+
+
+def train(arguments: list[str]) -> int:
+    algorithm, rest = _algorithm(arguments)
+    env = _peek(rest, "--env") or "Pendulum-v1"
+    preset = _peek(rest, "--preset") or "paper"
+    default = configs.resolve(algorithm, env, preset if preset == "none" else "paper")
+    entry = configs.ALGORITHMS[algorithm]
+    parsed = tyro.cli(
+        TrainCommand[type(default)],
+        prog=f"implicitq train {algorithm}",
+        description=f"Train {algorithm}: {entry.summary}. Other algorithms: {', '.join(configs.ALGORITHMS)}.",
+        default=TrainCommand(default),
+        args=rest,
+    )
+    config = parsed.config
+
+    from implicitq.agent import make
+
+    out = parsed.out or _fresh_folder(config)
+    values = {k: v for k, v in vars(config).items() if k not in ("algorithm", "env")}
+    agent = make(config.algorithm, config.env, **values)
+    _console.print(f"[bold]{config.algorithm}[/] on [bold]{config.env}[/], seed {config.seed}, {config.steps:,} steps")
+    _console.print(f"{configs.describe_preset(config)}\nrun folder: {out}")
+    return _learn(agent, out)
+
+
+def resume(arguments: list[str]) -> int:
+    parsed = tyro.cli(ResumeCommand, prog="implicitq resume", args=arguments)
+
+    from implicitq.agent import resume as resume_run
+
+    agent = resume_run(parsed.directory, inexact=parsed.inexact)
+    if parsed.steps is not None:
+        agent.extend(parsed.steps)
+    if agent.step >= agent.config.steps:
+        raise InputError(
+            f"{parsed.directory} is finished at step {agent.step:,}; to train on, give --steps with more than that"
+        )
+    _console.print(f"resuming {parsed.directory} at step {agent.step:,} of {agent.config.steps:,}")
+    return _learn(agent, None)
+
+
+def evaluate(arguments: list[str]) -> int:
+    parsed = tyro.cli(EvaluateCommand, prog="implicitq evaluate", args=arguments)
+
+    from implicitq.agent import load
+
+    agent = load(parsed.directory)
+    done = agent.evaluate(parsed.episodes, seed=parsed.seed)
+    if parsed.json:
+        print(
+            json.dumps(
+                {
+                    "env": agent.config.env,
+                    "algorithm": agent.config.algorithm,
+                    "step": done.step,
+                    "mean": done.mean,
+                    "std": done.std,
+                    "returns": done.returns,
+                    "lengths": done.lengths,
+                }
+            )
+        )
+        return 0
+    table = Table(title=f"{agent.config.algorithm} on {agent.config.env} after {done.step:,} steps")
+    for column in ("episode", "return", "length"):
+        table.add_column(column, justify="right")
+    for number, (total, length) in enumerate(zip(done.returns, done.lengths, strict=True)):
+        table.add_row(str(number), f"{total:,.1f}", str(length))
+    table.add_section()
+    table.add_row("mean ± std", f"{done.mean:,.1f} ± {done.std:,.1f}", "")
+    _console.print(table)
+    return 0
+
+
+COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
+    "train": (train, "train an agent: implicitq train [ALGO] [--env ID] [--steps N] [--seed S] [--out DIR] ..."),
+    "resume": (resume, "go on with a stopped run: implicitq resume DIR"),
+    "evaluate": (evaluate, "play episodes with a trained policy: implicitq evaluate DIR [--episodes N] [--json]"),
+}
+
+
+def _learn(agent, out: Path | None) -> int:
+    from implicitq.session import Interrupted
+
+    try:
+        agent.learn(progress=True, out=out)
+    except Interrupted as stop:
+        _console.print(f"stopped at step {stop.step:,}; nothing is lost. Go on with: implicitq resume {agent.directory}")
+        return 128 + stop.signal_number
+    except InputError:
+        if agent.directory is not None and any((agent.directory / "checkpoints").glob("*.json")):
+            _console.print(f"the last checkpoint is kept; go on from it with: implicitq resume {agent.directory}")
+        raise
+    finally:
+        agent.close()
+    _report(agent)
+    return 0
+
+
+def _report(agent) -> None:
+    from implicitq.figures import learning_curve
+    from implicitq.runs import read_evaluations
+
+    folder, config = agent.directory, agent.config
+    evaluations = read_evaluations(folder)
+    learning_curve(folder / "curve.png", f"{config.algorithm} on {config.env}, seed {config.seed}", evaluations)
+    _console.print(_result_table(evaluations))
+    _console.print(
+        f"learning curve: {folder / 'curve.png'}\n\nnext:\n"
+        f"  implicitq evaluate {folder} --episodes 20\n"
+        f"  implicitq resume {folder} --steps {2 * config.steps}\n"
+        f"  implicitq train iq --env HalfCheetah-v5 --steps 100000\n"
+        f"  implicitq train --help"
+    )
+
+
+def _result_table(evaluations: list[Evaluation], most: int = 12) -> Table:
+    """Evaluations spread evenly over the run, the last one always among them."""
+    table = Table(title="evaluations, deterministic policy")
+    for column in ("step", "mean return", "std", "mean length"):
+        table.add_column(column, justify="right")
+    stride = -(-len(evaluations) // most)
+    for done in evaluations[::-1][::stride][::-1]:
+        length = sum(done.lengths) / len(done.lengths)
+        table.add_row(f"{done.step:,}", f"{done.mean:,.1f}", f"{done.std:,.1f}", f"{length:,.0f}")
+    return table
+
+
+def _algorithm(arguments: list[str]) -> tuple[str, list[str]]:
+    """The optional name of the algorithm, wherever it stands, and the remaining arguments."""
+    for number, word in enumerate(arguments):
+        follows_flag = number > 0 and arguments[number - 1].startswith("-")
+        if not word.startswith("-") and not follows_flag and (number == 0 or word in configs.ALGORITHMS):
+            return word, [*arguments[:number], *arguments[number + 1 :]]
+    return "miq", arguments
+
+
+def _peek(arguments: list[str], flag: str) -> str | None:
+    """The value of a flag, needed before parsing because the defaults depend on it."""
+    for number, word in enumerate(arguments):
+        if word == flag and number + 1 < len(arguments):
+            return arguments[number + 1]
+        if word.startswith(f"{flag}="):
+            return word.removeprefix(f"{flag}=")
+    return None
+
+
+def _fresh_folder(config: configs.Config) -> Path:
+    """runs/TASK-ALGORITHM-SEED-TIME, with a number behind it if that is taken."""
+    stem = f"{config.env.replace('/', '-').replace(':', '-')}-{config.algorithm}-{config.seed}"
+    base = Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number, folder = 1, base
+    while folder.exists():
+        number += 1
+        folder = base.with_name(f"{base.name}-{number}")
+    return folder
+
+
+def _usage() -> str:
+    lines = [f"  {name:<10}{summary}" for name, (_, summary) in COMMANDS.items()]
+    algorithms = [f"  {name:<10}{entry.summary}" for name, entry in configs.ALGORITHMS.items()]
+    return "\n".join(
+        [
+            "implicitq: reinforcement learning with implicit Q-values, Q = temperature * ln pi + V",
+            "",
+            "commands (each has --help):",
+            *lines,
+            "",
+            "algorithms:",
+            *algorithms,
+            "",
+            "start with: implicitq train",
+        ]
+    )
+
+
+def _fail(message: str) -> int:
+    Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(f"error: {message}")
+    return 2
+
+
+def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
+    Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(f"warning: {message}")
+
+
+if __name__ == "__main__":
+    main()

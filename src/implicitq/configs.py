@@ -1,0 +1,210 @@
+"""Hyperparameters: one frozen config per algorithm, its checks, and the table of presets. Needs no JAX."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import math
+import re
+import types as python_types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from implicitq.types import InputError
+
+
+@dataclass(frozen=True)
+class Config:
+    """What every algorithm has. Comments are the help texts of the command line; the paper's symbol comes first."""
+
+    algorithm: Annotated[str, tyro.conf.Suppress] = ""
+    env: str = "Pendulum-v1"  # Gymnasium id of the task.
+    steps: int = 1_000_000  # Environment steps to train for.
+    seed: int = 0  # Fixes everything random: networks, exploration, replay, every episode.
+    preset: Literal["paper", "none"] = "paper"  # paper: per-task exceptions where known; none: one setting for all.
+    discount: float = 0.99  # gamma.
+    target_update: float = 0.05  # lambda: target <- (1 - lambda) target + lambda online, after every update.
+    learning_rate: float = 3e-4  # Of Adam.
+    batch_size: int = 256  # |B_t|: transitions per update.
+    replay_size: int = 1_000_000  # |B|: rows of the FIFO replay, over all environments.
+    min_replay: int = 10_000  # Steps collected by the untrained policy before the first update.
+    hidden: tuple[int, ...] = (512, 512)  # Units of each hidden layer.
+    n_step: int = 1  # Rewards summed before bootstrapping.
+    normalize_observations: bool = False  # Running mean and variance; saved with the policy.
+    num_envs: int = 1  # Environments stepped side by side; updates per environment step stay the same.
+    vectorization: Literal["sync", "async"] = "sync"  # async: one process per environment.
+    eval_every: int = 10_000  # Steps between evaluations.
+    eval_episodes: int = 10  # Episodes per evaluation, with the deterministic policy.
+    checkpoint_every: int = 10_000  # Steps between checkpoints.
+    log_every: int = 1_000  # Steps between rows of metrics.csv.
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name in ("steps", "batch_size", "replay_size", "min_replay", "n_step", "num_envs"):
+            _require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
+        for name in ("eval_every", "eval_episodes", "checkpoint_every", "log_every"):
+            _require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
+        _require(self, "seed", 0 <= self.seed < 2**32, "a whole number from 0 to 4294967295")
+        _require(self, "discount", 0 <= self.discount < 1, "a number in [0, 1)")
+        _require(self, "target_update", 0 < self.target_update <= 1, "a number in (0, 1]")
+        _require(self, "learning_rate", 0 < self.learning_rate < math.inf, "a positive number")
+        _require(self, "hidden", all(units >= 1 for units in self.hidden), "positive layer sizes")
+        rows = self.replay_size // self.num_envs
+        _require(
+            self,
+            "replay_size",
+            self.min_replay <= self.replay_size and rows >= self.n_step + 2,
+            f"at least min_replay ({self.min_replay}) and n_step + 2 rows for each of num_envs ({self.num_envs})",
+        )
+
+
+@dataclass(frozen=True)
+class IQConfig(Config):
+    """Implicit Q-values: Q = temperature * ln pi + V, one squared loss (Eq. 2)."""
+
+    temperature: float = 0.01  # tau: entropy weight is (1 - alpha) * temperature.
+    alpha: float = 0.0  # Implicit KL: 0 is IQ, 0.9 is M-IQ; KL weight is alpha * temperature.
+    policy: Literal["multicategorical"] = "multicategorical"  # Class of policies.
+    bins: int = 11  # n: values per dimension of a Box action space.
+    softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature).
+    munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(self, "temperature", 0 < self.temperature < math.inf, "a positive number")
+        _require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
+        _require(self, "bins", 2 <= self.bins <= 65_536, "a whole number from 2 to 65536")
+        _require(self, "munchausen_clip", (self.munchausen_clip or 1) > 0, "a positive number or None")
+
+
+@dataclass(frozen=True)
+class AlgorithmEntry:
+    """A name a user can train: a config class with the values that make the name."""
+
+    config: type[Config]
+    values: Mapping[str, Any]
+    summary: str
+
+
+ALGORITHMS: dict[str, AlgorithmEntry] = {
+    "iq": AlgorithmEntry(IQConfig, {}, "implicit Q-values, entropy regularisation (alpha = 0)"),
+    "miq": AlgorithmEntry(
+        IQConfig, {"temperature": 0.1, "alpha": 0.9}, "Munchausen IQ, entropy and KL regularisation (alpha = 0.9)"
+    ),
+}
+
+# The one table of per-task settings: task -> algorithm ("*" for all) -> values. Humanoid, Walker2d and Adroit are
+# the paper's "best parameters" (App. B.2, B.3); the small tasks are ours.
+_SMALL = {"hidden": (256, 256), "min_replay": 1_000, "eval_every": 1_000, "checkpoint_every": 5_000}
+_SLOW_IQ = {name: {"learning_rate": 3e-5} for name in ("iq", "miq")}
+_COOL_IQ = {"iq": {"temperature": 0.001}, "miq": {"temperature": 0.01}}
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "Pendulum": {"*": {**_SMALL, "steps": 10_000}},
+    "CartPole": {"*": {**_SMALL, "steps": 20_000}},
+    "Humanoid": _SLOW_IQ,
+    "Walker2d": _SLOW_IQ,
+    "AdroitHandDoor": _COOL_IQ,
+    "AdroitHandHammer": _COOL_IQ,
+    "AdroitHandPen": _COOL_IQ,
+    "AdroitHandRelocate": _COOL_IQ,
+}
+
+
+def preset_values(algorithm: str, env: str) -> dict[str, Any]:
+    """Settings that differ from the algorithm's defaults on this task."""
+    task = re.sub(r"(-v\d+)?$", "", env.rsplit(":", 1)[-1].rsplit("/", 1)[-1])
+    by_algorithm = PRESETS.get(task, {})
+    return {**by_algorithm.get("*", {}), **by_algorithm.get(algorithm, {})}
+
+
+def resolve(algorithm: str, env: str, preset: str = "paper", **overrides: Any) -> Config:
+    """The config of `algorithm` on `env`: defaults, then the algorithm's values, the preset, the overrides."""
+    entry = ALGORITHMS.get(algorithm)
+    if entry is None:
+        raise InputError(f"unknown algorithm {algorithm!r}{nearest(algorithm, ALGORITHMS)}")
+    known = {field.name for field in dataclasses.fields(entry.config)} - {"algorithm"}
+    for name in overrides:
+        if name not in known:
+            raise InputError(f"{algorithm} has no hyperparameter {name!r}{nearest(name, known)}")
+    values = {**entry.values, **(preset_values(algorithm, env) if preset == "paper" else {}), **overrides}
+    return entry.config(**{**values, "algorithm": algorithm, "env": env, "preset": preset})  # pyright: ignore[reportArgumentType]
+
+
+def describe_preset(config: Config) -> str:
+    """One line for the user: which values the task's preset brought in."""
+    values = preset_values(config.algorithm, config.env) if config.preset == "paper" else {}
+    kept = {name: value for name, value in values.items() if getattr(config, name) == value}
+    if not kept:
+        return "preset: none for this task" if config.preset == "paper" else "preset: none"
+    return f"preset: {config.env}: " + ", ".join(f"{name} {_show(value)}" for name, value in kept.items())
+
+
+def to_json(config: Config) -> dict[str, Any]:
+    """Plain data that `from_json` reads back to an equal config."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def from_json(data: Mapping[str, Any]) -> Config:
+    """Inverse of `to_json`, with every check."""
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    algorithm, env = values.pop("algorithm", None), values.pop("env", None)
+    if not isinstance(algorithm, str) or not isinstance(env, str):
+        raise InputError("a config needs the names of its algorithm and its env")
+    return resolve(algorithm, env, **values)
+
+
+def nearest(name: str, known: Any) -> str:
+    """The end of a sentence about an unknown name: a guess if there is a near one, and what is known."""
+    guess = difflib.get_close_matches(name, list(known), 1)
+    hint = f"; did you mean {guess[0]!r}?" if guess else ";"
+    return f"{hint} known: {', '.join(sorted(known))}"
+
+
+def check_types(config: Any) -> None:
+    """Refuse a field of the wrong type; whole floats such as 1e6 count as integers."""
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value, expected = getattr(config, field.name), hints[field.name]
+        if expected is int and isinstance(value, float) and value.is_integer():
+            object.__setattr__(config, field.name, int(value))
+        elif expected == tuple[int, ...] and isinstance(value, list | tuple):
+            object.__setattr__(config, field.name, tuple(value))
+            _require(config, field.name, all(_fits(item, int) for item in value), "whole numbers")
+        elif not _fits(value, expected):
+            _require(config, field.name, False, _name_of(expected))
+
+
+def _fits(value: Any, expected: Any) -> bool:
+    origin = typing.get_origin(expected)
+    if origin is Literal:
+        return value in typing.get_args(expected)
+    if origin in (typing.Union, python_types.UnionType):
+        return any(_fits(value, option) for option in typing.get_args(expected))
+    if expected is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    if expected is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, expected)
+
+
+def _name_of(expected: Any) -> str:
+    if typing.get_origin(expected) is Literal:
+        return " or ".join(repr(option) for option in typing.get_args(expected))
+    if typing.get_origin(expected) in (typing.Union, python_types.UnionType):
+        return " or ".join(_name_of(option) for option in typing.get_args(expected))
+    names = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", type(None): "None"}
+    return names.get(expected, str(expected))
+
+
+def _require(config: Any, name: str, condition: bool, accepted: str) -> None:
+    if not condition:
+        raise InputError(f"{name} must be {accepted}, got {getattr(config, name)!r}")
+
+
+def _show(value: Any) -> str:
+    return "-".join(map(str, value)) if isinstance(value, tuple) else f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,52 @@
+"""Evaluation: whole episodes with the deterministic policy, many in lockstep with one batched call per step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from implicitq import spaces
+from implicitq.envs import EVALUATION, Adapter, EnvironmentMaker, episode_seed
+from implicitq.types import Array, Evaluation, InputError, Spec
+
+
+class Evaluator:
+    """Environments of its own, made once and reset to fresh seeds for every evaluation."""
+
+    def __init__(self, maker: EnvironmentMaker, episodes: int, seed: int) -> None:
+        self._envs = [Adapter(maker()) for _ in range(episodes)]
+        self._seed = seed
+        self.observation_space = self._envs[0].env.observation_space
+        self.action_space = self._envs[0].env.action_space
+        self.spec: Spec = spaces.spec_of(self.observation_space, self.action_space)
+
+    def run(self, act: Callable[[Array], Array], step: int) -> Evaluation:
+        """`act` maps observations [E, O] to coordinates [E, D]; `step` is recorded and picks the seeds."""
+        observations = np.stack(
+            [
+                env.reset(seed=episode_seed(self._seed, EVALUATION, index, step))[0]
+                for index, env in enumerate(self._envs)
+            ]
+        )
+        returns, lengths = np.zeros(len(self._envs)), np.zeros(len(self._envs), int)
+        running = list(range(len(self._envs)))
+        while running:
+            # Finished episodes stay in the batch, so that it keeps its shape and nothing is compiled again.
+            actions = spaces.to_environment(self.action_space, np.asarray(act(observations)))
+            still = []
+            for index in running:
+                observation, reward, terminated, truncated, _ = self._envs[index].step(actions[index])
+                observations[index] = observation
+                returns[index] += reward
+                lengths[index] += 1
+                if not (terminated or truncated):
+                    still.append(index)
+            running = still
+        if not np.isfinite(returns).all():
+            raise InputError(f"an evaluation episode at step {step} returned {returns.tolist()}; rewards must be finite")
+        return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), step)
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()

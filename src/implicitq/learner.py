@@ -1,0 +1,158 @@
+"""Compiles an algorithm: one call per update, one call per action, nothing in between.
+
+State crosses into compiled code as a flat list of arrays: flattening modules on every call would cost more than
+the dispatch itself. Updates donate their state, so parameters are overwritten in place.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from implicitq.algorithms import Algorithm
+from implicitq.normalization import Normalizer
+from implicitq.types import Array, InputError, PyTree, Spec, Transition
+
+_INIT, _UPDATE, _ACT = range(3)  # independent streams of random numbers under one seed
+
+
+class LearnerState(NamedTuple):
+    algorithm: PyTree
+    normalizer: Normalizer | None
+    updates: jax.Array
+    metric_sums: dict[str, jax.Array]  # since they were last read, so that nothing is fetched in between
+    metric_count: jax.Array
+
+
+class ActorState(NamedTuple):
+    networks: PyTree
+    normalizer: Normalizer | None
+
+
+class Actor:
+    """The compiled functions of an acting agent; all of them take the actor's leaves first."""
+
+    def __init__(self, algorithm: Algorithm, structure: Any, seed: int) -> None:
+        key = jax.random.fold_in(jax.random.key(seed), _ACT)
+
+        def unpack(leaves: list[jax.Array], observation: jax.Array) -> tuple[PyTree, jax.Array]:
+            networks, normalizer = jax.tree.unflatten(structure, leaves)
+            return networks, observation if normalizer is None else normalizer(observation)
+
+        def sample(leaves: list[jax.Array], observation: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return algorithm.sample(*unpack(leaves, observation), jax.random.fold_in(key, step))
+
+        self.sample = jax.jit(sample)
+        self.deterministic = jax.jit(lambda leaves, s: algorithm.deterministic(*unpack(leaves, s)))
+        self.value = jax.jit(lambda leaves, s: algorithm.value(*unpack(leaves, s)))
+        self.log_prob = jax.jit(lambda leaves, s, a: algorithm.log_prob(*unpack(leaves, s), a))
+        self.q_value = jax.jit(lambda leaves, s, a: algorithm.q_value(*unpack(leaves, s), a))
+
+
+class Learner:
+    """All that learning changes, and the compiled update that changes it."""
+
+    def __init__(self, algorithm: Algorithm, spec: Spec, seed: int, normalize: bool) -> None:
+        self._algorithm = algorithm
+        self._key = jax.random.fold_in(jax.random.key(seed), _UPDATE)
+        first = algorithm.init(jax.random.fold_in(jax.random.key(seed), _INIT))
+        normalizer = Normalizer.start(spec.observation_size) if normalize else None
+        example = _example_batch(algorithm, spec, first)
+        shapes = jax.eval_shape(algorithm.update, first, example, self._key)[1]
+        state = LearnerState(
+            first, normalizer, jnp.zeros((), jnp.uint32), {name: jnp.zeros(()) for name in shapes}, jnp.zeros(())
+        )
+        self.metric_names = tuple(sorted(shapes))
+        self.action_dtype = np.dtype(example.action.dtype)
+        self.leaves, self._structure = jax.tree.flatten(state)
+        self._names = _names(state)
+        # `actor` only picks parts out of the state, so it can pick leaf numbers just as well.
+        numbered = jax.tree.unflatten(self._structure, range(len(self.leaves)))
+        picked = ActorState(algorithm.actor(numbered.algorithm), numbered.normalizer)
+        self._actor_numbers, structure = jax.tree.flatten(picked)
+        self._actor_names = _names(picked)
+        self.actor = Actor(algorithm, structure, seed)
+        self._compiled = jax.jit(self._update, donate_argnums=0)
+
+    def update(self, batch: Transition) -> None:
+        """One gradient step; returns at once, the result is awaited by whoever reads it."""
+        self.leaves = self._compiled(self.leaves, batch)
+
+    @property
+    def actor_leaves(self) -> list[jax.Array]:
+        return [self.leaves[number] for number in self._actor_numbers]
+
+    def take_metrics(self) -> dict[str, float]:
+        """Means since the last call; empty if there was no update."""
+        state: LearnerState = jax.tree.unflatten(self._structure, self.leaves)
+        count = float(state.metric_count)
+        means = {name: float(total) / count for name, total in state.metric_sums.items()} if count else {}
+        empty = state._replace(
+            metric_sums={name: jnp.zeros(()) for name in state.metric_sums}, metric_count=jnp.zeros(())
+        )
+        self.leaves = jax.tree.leaves(empty)
+        return means
+
+    def arrays(self) -> dict[str, Array]:
+        """Every array of the state by name, for a checkpoint."""
+        return dict(zip(self._names, map(np.asarray, self.leaves), strict=True))
+
+    def actor_arrays(self) -> dict[str, Array]:
+        """The arrays that a policy file holds, by name."""
+        return dict(zip(self._actor_names, map(np.asarray, self.actor_leaves), strict=True))
+
+    def load_arrays(self, arrays: dict[str, Array]) -> None:
+        """Inverse of `arrays`."""
+        self.leaves = _checked(dict(zip(self._names, self.leaves, strict=True)), arrays)
+
+    def load_actor_arrays(self, arrays: dict[str, Array]) -> None:
+        """Inverse of `actor_arrays`."""
+        expected = dict(zip(self._actor_names, self.actor_leaves, strict=True))
+        for number, leaf in zip(self._actor_numbers, _checked(expected, arrays), strict=True):
+            self.leaves[number] = leaf
+
+    def _update(self, leaves: list[jax.Array], batch: Transition) -> list[jax.Array]:
+        state: LearnerState = jax.tree.unflatten(self._structure, leaves)
+        normalizer = state.normalizer
+        if normalizer is not None:
+            normalizer = normalizer.seen(batch.observation)
+            batch = batch._replace(
+                observation=normalizer(batch.observation), next_observation=normalizer(batch.next_observation)
+            )
+        key = jax.random.fold_in(self._key, state.updates)
+        algorithm, metrics = self._algorithm.update(state.algorithm, batch, key)
+        sums = {name: total + metrics[name] for name, total in state.metric_sums.items()}
+        return jax.tree.leaves(
+            LearnerState(algorithm, normalizer, state.updates + 1, sums, state.metric_count + 1)
+        )
+
+
+def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transition:
+    """Shapes and types of what the replay will hand over."""
+    observation = np.zeros((1, spec.observation_size), np.float32)
+    action, _ = jax.eval_shape(algorithm.sample, algorithm.actor(state), observation, jax.random.key(0))
+    scalar = np.zeros(1, np.float32)
+    return Transition(observation, np.zeros(action.shape, action.dtype), scalar, scalar, observation)
+
+
+def _checked(expected: dict[str, jax.Array], arrays: dict[str, Array]) -> list[jax.Array]:
+    """The arrays in the expected order, if names, shapes and types agree."""
+    leaves = []
+    for name, leaf in expected.items():
+        found = arrays.get(name)
+        if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
+            came = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
+            raise InputError(f"the saved state has {came} for {name}, expected {leaf.dtype}{list(leaf.shape)}")
+        leaves.append(jnp.array(found))
+    return leaves
+
+
+def _names(tree: PyTree) -> list[str]:
+    """A readable name of every leaf, such as `networks.policy.network.weights.0`."""
+    return [
+        jax.tree_util.keystr(path, simple=True, separator=".")
+        for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+    ]

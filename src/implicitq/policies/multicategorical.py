@@ -1,0 +1,95 @@
+"""The multicategorical policy of Sec. 4: pi(a|s) = prod_j softmax(F_j(.|s))(a_j).
+
+Shapes: B batch, O observation features, D action dimensions, N categories (the most over all dimensions).
+
+Actions are stored as category numbers. A `Box` dimension is cut into N equal bins; the categories of `Discrete` and
+`MultiDiscrete` are the actions themselves, and dimensions with fewer than N of them have the rest masked out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from implicitq.networks import MLP
+from implicitq.types import Array, Spec
+
+
+def bin_centres(bins: int) -> Array:
+    """App. B.2 for the interval [-1, 1]: delta_j = delta_0 + 2 j / n with delta_0 = -1 + 1 / n. Gives [N]."""
+    return (-1 + 1 / bins + 2 * np.arange(bins) / bins).astype(np.float32)
+
+
+class Multicategorical(eqx.Module):
+    """Independent categorical distributions, one per action dimension."""
+
+    logits: jax.Array  # [B, D, N]; -inf where a dimension has fewer categories
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """ln pi(a|s) = sum_j (F_j(a_j) - ln sum exp F_j): [B, D] -> [B]."""
+        chosen = action[..., None] == jnp.arange(self.logits.shape[-1])[None, None]  # [B, D, N]
+        picked = jnp.sum(self.logits, axis=-1, where=chosen)
+        return jnp.sum(picked - jax.nn.logsumexp(self.logits, axis=-1), axis=-1)
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        return jax.random.categorical(key, self.logits)  # [B, D]
+
+    def probabilities(self) -> jax.Array:
+        return jax.nn.softmax(self.logits)  # [B, D, N]
+
+    def entropy(self) -> jax.Array:
+        """Exact entropy of every dimension, in nats: [B, D]."""
+        log_pi = jax.nn.log_softmax(self.logits)
+        return -jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1, where=jnp.isfinite(log_pi))
+
+
+class MulticategoricalPolicy(eqx.Module):
+    """A shared core with one head per action dimension."""
+
+    network: MLP
+    categories: tuple[int, ...] = eqx.field(static=True)
+    continuous: bool = eqx.field(static=True)
+    scaled: bool = eqx.field(static=True)
+
+    def __init__(self, spec: Spec, hidden: Sequence[int], bins: int, scaled: bool, key: jax.Array) -> None:
+        self.categories = spec.categories or (bins,) * spec.action_dimensions
+        self.continuous = spec.continuous
+        self.scaled = scaled
+        self.network = MLP((spec.observation_size, *hidden, len(self.categories) * max(self.categories)), key)
+
+    def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Multicategorical:
+        """softmax(F), or softmax(F / temperature) in the scaled form of Sec. 3.3, where F is in units of reward."""
+        logits = self.network(observation).reshape(observation.shape[0], len(self.categories), -1)
+        if self.scaled:
+            logits = logits / temperature
+        sizes = np.array(self.categories)
+        if (sizes < sizes.max()).any():
+            exists = np.arange(sizes.max())[None] < sizes[:, None]  # [D, N]
+            logits = jnp.where(exists[None], logits, -jnp.inf)
+        return Multicategorical(logits)
+
+    @property
+    def action_dtype(self) -> np.dtype:
+        return np.min_scalar_type(max(self.categories) - 1)
+
+    def decode(self, action: jax.Array) -> jax.Array:
+        """Stored action -> agent coordinates: centre of the bin in [-1, 1], or the category itself."""
+        return jnp.asarray(bin_centres(self.categories[0]))[action] if self.continuous else action
+
+    def encode(self, coordinates: jax.Array) -> jax.Array:
+        """Agent coordinates -> the stored action whose bin is nearest."""
+        if not self.continuous:
+            return coordinates.astype(jnp.int32)
+        bins = self.categories[0]
+        return jnp.clip(jnp.floor((coordinates + 1) / 2 * bins), 0, bins - 1).astype(jnp.int32)
+
+    def deterministic(self, distribution: Multicategorical) -> jax.Array:
+        """Expected bin centre (App. B.2) for continuous actions, the mode for discrete ones: [B, D]."""
+        if self.continuous:
+            centres = jnp.asarray(bin_centres(self.categories[0]))
+            return jnp.sum(distribution.probabilities() * centres[None, None], axis=-1)
+        return jnp.argmax(distribution.logits, axis=-1)

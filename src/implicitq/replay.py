@@ -1,0 +1,172 @@
+"""The replay: a FIFO ring of rows per environment that stores every observation once.
+
+A row is (observation, action, reward, flag); the next observation of a row is the observation of the row after it.
+The last observation of an episode gets a row of its own that is never sampled as a start, and so does the newest
+observation, whose action is not known yet. `replay_size` counts rows.
+
+Shapes: E environments, C rows per ring, B batch, O observation features, D action dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from implicitq.types import Array, InputError, Transition
+
+_OPEN = 0  # newest observation of a ring, or a row never written
+_STEP = 1  # an action was taken here and the episode went on, or was cut by a time limit
+_TERMINAL_STEP = 2  # an action was taken here and the episode terminated
+_LAST = 3  # last observation of an episode: no action
+
+
+class Replay:
+    def __init__(
+        self,
+        *,
+        rows: int,
+        num_envs: int,
+        observation_size: int,
+        action_dimensions: int,
+        action_dtype: np.dtype,
+        generator: np.random.Generator,
+    ) -> None:
+        self._capacity = rows // num_envs  # C
+        total = self._capacity * num_envs
+        self._observations = np.zeros((total, observation_size), np.float32)
+        self._actions = np.zeros((total, action_dimensions), action_dtype)
+        self._rewards = np.zeros(total, np.float32)
+        self._flags = np.zeros(total, np.uint8)
+        self._base = np.arange(num_envs) * self._capacity
+        self._written = np.zeros(num_envs, np.int64)  # rows completed since the start, per ring
+        self._generator = generator
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of a full replay."""
+        return sum(column.nbytes for column in self._columns().values())
+
+    @property
+    def written(self) -> Array:
+        """Rows completed since the start, per environment: [E]."""
+        return self._written.copy()
+
+    def begin(self, which: Array, observations: Array) -> None:
+        """First observation of a new episode in the environments of the mask `which` [E]; observations [E, O]."""
+        rows = self._open_rows()[which]
+        self._observations[rows] = observations[which]
+        self._flags[rows] = _OPEN
+
+    def add(
+        self, actions: Array, rewards: Array, terminated: Array, truncated: Array, next_observations: Array
+    ) -> None:
+        """One step of every environment: [E, D], [E], [E], [E], [E, O]. Ended episodes need `begin` next."""
+        rows = self._open_rows()
+        self._actions[rows] = actions
+        self._rewards[rows] = rewards
+        self._flags[rows] = np.where(terminated, _TERMINAL_STEP, _STEP)
+        self._written += 1
+        rows = self._open_rows()
+        self._observations[rows] = next_observations
+        ended = terminated | truncated
+        self._flags[rows] = np.where(ended, _LAST, _OPEN)
+        self._written += ended
+
+    def sample(self, batch_size: int, n_step: int, discount: float) -> Transition:
+        """A uniform batch of transitions, with n-step returns that stop at the end of the episode."""
+        start = self._draw(batch_size)
+        row, flag = start, self._flags[start]
+        reward, weight = self._rewards[row], np.full(batch_size, discount, np.float32)
+        following = self._after(row)
+        for _ in range(1, n_step):
+            next_flag = self._flags[following]
+            goes_on = (flag == _STEP) & ((next_flag == _STEP) | (next_flag == _TERMINAL_STEP))
+            reward = reward + np.where(goes_on, weight * self._rewards[following], np.float32(0))
+            weight = np.where(goes_on, weight * np.float32(discount), weight)
+            row = np.where(goes_on, following, row)
+            flag = self._flags[row]
+            following = self._after(row)
+        return Transition(
+            observation=self._observations[start],
+            action=self._actions[start],
+            reward=reward,
+            discount=np.where(flag == _TERMINAL_STEP, np.float32(0), weight),
+            next_observation=self._observations[following],
+        )
+
+    @property
+    def oldest(self) -> Array:
+        """Count of the oldest row still held, per environment: [E]."""
+        return np.maximum(0, self._written - self._capacity + 1)
+
+    def rows(self, first: Array, until: Array) -> dict[str, Array]:
+        """Completed rows counted from `first` to `until` [E], environment after environment."""
+        positions = self._positions(first, until)
+        return {name: column[positions] for name, column in self._columns().items()}
+
+    def restore_rows(self, arrays: dict[str, Array], first: Array, until: Array) -> None:
+        """Put back what `rows` gave, oldest first."""
+        positions = self._positions(first, until)
+        for name, column in self._columns().items():
+            found = arrays[name]
+            if found.shape != (len(positions), *column.shape[1:]) or found.dtype != column.dtype:
+                raise InputError(
+                    f"a replay segment has {name} of {found.dtype}{list(found.shape)}, "
+                    f"expected {column.dtype}{[len(positions), *column.shape[1:]]}"
+                )
+            column[positions] = found
+        self._written = np.array(until, np.int64)
+
+    def state(self) -> dict[str, Any]:
+        """The generator, as plain data; rows travel in segments."""
+        return {"written": self._written.tolist(), "generator": self._generator.bit_generator.state}
+
+    def restore_state(self, state: dict[str, Any], open_observations: Array) -> None:
+        """Inverse of `state`, once all rows are back; open_observations [E, O]."""
+        if self._written.tolist() != state["written"]:
+            raise InputError(f"the replay has {self._written.tolist()} rows, expected {state['written']}")
+        self._generator.bit_generator.state = state["generator"]
+        self.begin(np.ones(len(self._base), bool), open_observations)
+
+    def end_open_episodes(self) -> None:
+        """Close the current episodes as a time limit would, without a further step."""
+        self._flags[self._open_rows()] = _LAST
+        self._written += 1
+
+    def _columns(self) -> dict[str, Array]:
+        return {
+            "observations": self._observations,
+            "actions": self._actions,
+            "rewards": self._rewards,
+            "flags": self._flags,
+        }
+
+    def _open_rows(self) -> Array:
+        return self._base + self._written % self._capacity
+
+    def _positions(self, first: Array, until: Array) -> Array:
+        return np.concatenate(
+            [
+                base + np.arange(start, stop) % self._capacity
+                for base, start, stop in zip(self._base, first, until, strict=True)
+            ]
+        )
+
+    def _after(self, rows: Array) -> Array:
+        return np.where((rows + 1) % self._capacity == 0, rows + 1 - self._capacity, rows + 1)
+
+    def _draw(self, batch_size: int) -> Array:
+        """Rows with an action, uniformly: draw from all rows, draw again where there was none."""
+        filled = min(int(self._written.max()), self._capacity)
+        rows = self._draw_any(batch_size, filled)
+        while True:
+            flags = self._flags[rows]
+            wrong = np.flatnonzero((flags != _STEP) & (flags != _TERMINAL_STEP))
+            if not wrong.size:
+                return rows
+            rows[wrong] = self._draw_any(wrong.size, filled)
+
+    def _draw_any(self, count: int, filled: int) -> Array:
+        ring, position = np.divmod(self._generator.integers(len(self._base) * filled, size=count), filled)
+        return ring * self._capacity + position

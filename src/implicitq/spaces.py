@@ -1,0 +1,245 @@
+"""Gymnasium spaces: what is accepted, how observations become vectors and actions leave the agent.
+
+The agent sees flat float32 observations [B, O] and acts in coordinates [B, D]: [-1, 1] for every `Box` dimension,
+category numbers from zero for discrete ones. Spaces are written to files as plain data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from implicitq.types import Array, InputError, Spec
+
+
+def spec_of(observation_space: spaces.Space, action_space: spaces.Space) -> Spec:
+    """Check both spaces and say what the algorithms need to know of them."""
+    check_observation_space(observation_space)
+    check_action_space(action_space)
+    size = flat_size(observation_space)
+    if size == 0:
+        raise InputError(f"the observation space {observation_space} has no features")
+    categories = _categories(action_space)
+    dimensions = int(np.prod(action_space.shape or ())) if categories is None else len(categories)
+    return Spec(size, dimensions, categories)
+
+
+def check_observation_space(space: spaces.Space) -> None:
+    match space:
+        case spaces.Box():
+            if len(space.shape) >= 3 or (space.dtype == np.uint8 and len(space.shape) == 2):
+                raise InputError(
+                    f"observations of shape {space.shape} and type {space.dtype} look like images, which are not "
+                    "supported; accepted are vectors (wrap the environment to give features instead)"
+                )
+        case spaces.Dict():
+            for part in space.values():
+                check_observation_space(part)
+        case spaces.Tuple():
+            for part in space:
+                check_observation_space(part)
+        case spaces.Discrete() | spaces.MultiDiscrete() | spaces.MultiBinary():
+            pass
+        case _:
+            raise InputError(
+                f"observation space {space} is not supported; accepted are Box, Discrete, MultiDiscrete, "
+                "MultiBinary, and Dict or Tuple of these"
+            )
+
+
+def check_action_space(space: spaces.Space) -> None:
+    match space:
+        case spaces.Box():
+            low, high = space.low.ravel(), space.high.ravel()
+            if not np.issubdtype(space.dtype, np.floating):
+                raise InputError(f"Box actions must have a floating-point type, got {space.dtype}")
+            for j in range(low.size):
+                # Bounds at the edge of the floating-point range stand for infinity in some environments.
+                if not (np.isfinite(low[j]) and np.isfinite(high[j]) and high[j] - low[j] < 1e30):
+                    raise InputError(
+                        f"action dimension {j} is unbounded (from {low[j]} to {high[j]}); Box actions need finite "
+                        "bounds, for example by gymnasium.wrappers.RescaleAction"
+                    )
+                if not low[j] < high[j]:
+                    raise InputError(
+                        f"action dimension {j} has zero width (from {low[j]} to {high[j]}); the lower bound must "
+                        "be below the upper one"
+                    )
+            if low.size == 0:
+                raise InputError("the action space has no dimensions")
+        case spaces.Discrete() | spaces.MultiDiscrete() | spaces.MultiBinary():
+            pass
+        case _:
+            raise InputError(
+                f"action space {space} is not supported; accepted are bounded Box, Discrete, MultiDiscrete and "
+                "MultiBinary"
+            )
+
+
+def flat_size(space: spaces.Space) -> int:
+    """Features of one flattened observation."""
+    return int(spaces.flatdim(space))
+
+
+def flatten(space: spaces.Space, batch: Any) -> Array:
+    """A batch of observations -> float32 [B, O]; discrete parts become one-hot."""
+    match space:
+        case spaces.Dict():
+            return np.concatenate([flatten(part, batch[name]) for name, part in space.items()], axis=1)
+        case spaces.Tuple():
+            return np.concatenate([flatten(part, item) for part, item in zip(space, batch, strict=True)], axis=1)
+        case spaces.Discrete():
+            return _one_hot(np.asarray(batch).reshape(-1) - space.start, int(space.n))
+        case spaces.MultiDiscrete():
+            rows = (np.asarray(batch) - space.start).reshape(len(batch), -1)
+            sizes = space.nvec.reshape(-1)
+            return np.concatenate([_one_hot(rows[:, j], int(n)) for j, n in enumerate(sizes)], axis=1)
+        case _:
+            rows = np.asarray(batch)
+            return rows.reshape(rows.shape[0], -1).astype(np.float32)
+
+
+def flatten_one(space: spaces.Space, observation: Any) -> Array:
+    """One observation -> float32 [O]."""
+    if isinstance(space, spaces.Box):
+        return np.asarray(observation, np.float32).reshape(-1)
+    return flatten(space, _batched(space, observation))[0]
+
+
+def flatten_any(space: spaces.Space, observation: Any) -> tuple[Array, bool]:
+    """One observation or a batch of them -> (float32 [B, O], whether it was a batch)."""
+    extra = _extra_dimensions(space, observation)
+    if extra == 0:
+        return flatten(space, _batched(space, observation)), False
+    if extra == 1:
+        return flatten(space, observation), True
+    raise InputError(f"expected one observation of {space} or a batch of them, got {_describe(observation)}")
+
+
+def to_environment(space: spaces.Space, coordinates: Array) -> Array:
+    """Agent coordinates [B, D] -> a batch of actions of the space."""
+    match space:
+        case spaces.Box():
+            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+            shares = (np.clip(coordinates, -1, 1).astype(np.float64).reshape(-1, *space.shape) + 1) / 2
+            return np.clip(low + shares * (high - low), low, high).astype(space.dtype)
+        case spaces.Discrete():
+            return coordinates[:, 0].astype(space.dtype) + space.start
+        case spaces.MultiDiscrete():
+            return coordinates.reshape(-1, *space.shape).astype(space.dtype) + space.start
+        case _:
+            return coordinates.reshape(-1, *space.shape).astype(space.dtype)
+
+
+def from_environment(space: spaces.Space, actions: Any, batch: int) -> Array:
+    """Inverse of `to_environment` for `batch` actions: [B, D]."""
+    given = np.asarray(actions)
+    if given.size != batch * int(np.prod(space.shape or ())):
+        raise InputError(f"expected {batch} action(s) of {space}, got shape {given.shape}")
+    rows = given.reshape(batch, -1)
+    match space:
+        case spaces.Box():
+            low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
+            return (2 * (rows - low) / (high - low) - 1).astype(np.float32)
+        case spaces.Discrete() | spaces.MultiDiscrete():
+            numbers, sizes = rows - np.reshape(space.start, -1), np.array(_categories(space))
+            if ((numbers < 0) | (numbers >= sizes)).any():
+                raise InputError(f"expected actions of {space}, got {given.tolist()}")
+            return numbers.astype(np.int32)
+        case _:
+            return rows.astype(np.int32)
+
+
+def describe(space: spaces.Space) -> dict[str, Any]:
+    """The space as plain data."""
+    match space:
+        case spaces.Box():
+            # As texts: JSON has no infinity.
+            bounds = {end: [str(x) for x in getattr(space, end).ravel().tolist()] for end in ("low", "high")}
+            return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
+        case spaces.Discrete():
+            return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+        case spaces.MultiDiscrete():
+            return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        case spaces.MultiBinary():
+            return {"kind": "MultiBinary", "shape": list(space.shape)}
+        case spaces.Dict():
+            return {"kind": "Dict", "parts": [[name, describe(part)] for name, part in space.items()]}
+        case spaces.Tuple():
+            return {"kind": "Tuple", "parts": [describe(part) for part in space]}
+    raise InputError(f"space {space} cannot be written to a file")
+
+
+def rebuild(data: dict[str, Any]) -> spaces.Space:
+    """Inverse of `describe`."""
+    match data["kind"]:
+        case "Box":
+            dtype = np.dtype(data["dtype"])
+            number = float if np.issubdtype(dtype, np.floating) else int
+            low, high = (
+                np.array([number(x) for x in data[end]], dtype).reshape(data["shape"]) for end in ("low", "high")
+            )
+            return spaces.Box(low, high, dtype=dtype.type)
+        case "Discrete":
+            return spaces.Discrete(data["n"], start=data["start"])
+        case "MultiDiscrete":
+            return spaces.MultiDiscrete(np.array(data["nvec"]), start=np.array(data["start"]))
+        case "MultiBinary":
+            return spaces.MultiBinary(data["shape"])
+        case "Dict":
+            return spaces.Dict({name: rebuild(part) for name, part in data["parts"]})
+        case "Tuple":
+            return spaces.Tuple([rebuild(part) for part in data["parts"]])
+    raise InputError(f"unknown kind of space {data['kind']!r}")
+
+
+def _categories(space: spaces.Space) -> tuple[int, ...] | None:
+    match space:
+        case spaces.Discrete():
+            return (int(space.n),)
+        case spaces.MultiDiscrete():
+            return tuple(int(n) for n in space.nvec.reshape(-1))
+        case spaces.MultiBinary():
+            return (2,) * int(np.prod(space.shape))
+    return None
+
+
+def _one_hot(numbers: Array, size: int) -> Array:
+    if ((numbers < 0) | (numbers >= size)).any():
+        raise InputError(f"a discrete observation is outside its {size} values: {numbers.tolist()}")
+    return (numbers[:, None] == np.arange(size)[None]).astype(np.float32)
+
+
+def _batched(space: spaces.Space, observation: Any) -> Any:
+    """A batch of one."""
+    match space:
+        case spaces.Dict():
+            return {name: _batched(part, observation[name]) for name, part in space.items()}
+        case spaces.Tuple():
+            return tuple(_batched(part, item) for part, item in zip(space, observation, strict=True))
+        case _:
+            return np.asarray(observation)[None]
+
+
+def _extra_dimensions(space: spaces.Space, observation: Any) -> int:
+    """Leading dimensions beyond those of the space, judged by its first part; -1 if the shape does not fit."""
+    match space:
+        case spaces.Dict():
+            name = next(iter(space.keys()))
+            known = isinstance(observation, dict) and name in observation
+            return _extra_dimensions(space[name], observation[name]) if known else -1
+        case spaces.Tuple():
+            fits = isinstance(observation, tuple | list) and len(observation) == len(space)
+            return _extra_dimensions(space[0], observation[0]) if fits else -1
+        case _:
+            shape, expected = np.shape(observation), tuple(space.shape or ())
+            fits = len(shape) >= len(expected) and shape[len(shape) - len(expected) :] == expected
+            return len(shape) - len(expected) if fits else -1
+
+
+def _describe(observation: Any) -> str:
+    if isinstance(observation, dict | tuple | list):
+        return f"a {type(observation).__name__} of length {len(observation)}"
+    return f"shape {np.shape(observation)}"

@@ -1,0 +1,223 @@
+"""The one training loop: collect, store, sample, update, evaluate.
+
+The loop knows no algorithm by name and writes no files: it yields events, and whoever drives it shows or stores
+them. Between two events the trainer is at a step boundary, where it can be saved and brought back exactly.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from implicitq import algorithms
+from implicitq.configs import Config
+from implicitq.envs import EnvironmentMaker, Step, TrainingEnvironments
+from implicitq.evaluate import Evaluator
+from implicitq.learner import Learner
+from implicitq.replay import Replay
+from implicitq.types import Array, Evaluation, InputError
+
+
+@dataclass(frozen=True)
+class Ticked:
+    """One more step of every environment is done; follows all other events of the step."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Means since the last row; nan where there was nothing to average."""
+
+    step: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True)
+class CheckpointDue:
+    step: int
+
+
+Event = Ticked | Measured | Evaluated | CheckpointDue
+
+EPISODE_METRICS = ("episodes", "updates", "episode_return", "episode_length")
+
+
+class Trainer:
+    """A training run in memory."""
+
+    def __init__(self, config: Config, maker: EnvironmentMaker, eval_maker: EnvironmentMaker | None = None) -> None:
+        self.config = config
+        self.envs = TrainingEnvironments(maker, config.num_envs, config.vectorization, config.seed)
+        self.spec = self.envs.spec
+        self.learner = Learner(
+            algorithms.build(config, self.spec), self.spec, config.seed, config.normalize_observations
+        )
+        self.replay = Replay(
+            rows=config.replay_size,
+            num_envs=config.num_envs,
+            observation_size=self.spec.observation_size,
+            action_dimensions=self.spec.action_dimensions,
+            action_dtype=self.learner.action_dtype,
+            generator=np.random.default_rng((config.seed, 1)),
+        )
+        self.step = 0
+        self.episodes = 0
+        self.metric_names = (*EPISODE_METRICS, *self.learner.metric_names)
+        self._eval_maker = eval_maker or maker
+        self._evaluator: Evaluator | None = None
+        self._last_evaluation = -1
+        self._observations: Array | None = None  # [E, O]; None before the first step
+        self._returns = np.zeros(config.num_envs)  # of the current episodes
+        self._lengths = np.zeros(config.num_envs, np.int64)
+        self._finished: list[tuple[float, int]] = []  # episodes since the last row of metrics
+
+    def run(self, until: int) -> Iterator[Event]:
+        """Train up to the environment step `until`, and evaluate at the end."""
+        if self._observations is None:
+            self._observations = self.envs.start()
+            self._check_finite(self._observations, None)
+            self.replay.begin(np.ones(self.config.num_envs, bool), self._observations)
+        while self.step < until:
+            self._collect()
+            if self.step >= self.config.min_replay:
+                for _ in range(self.config.num_envs):
+                    self._update()
+            if self._due(self.config.log_every) or self.step >= until:
+                yield Measured(self.step, self._take_metrics())
+            if self._due(self.config.eval_every) or self.step >= until:
+                yield Evaluated(self.evaluate())
+            if self._due(self.config.checkpoint_every) or self.step >= until:
+                yield CheckpointDue(self.step)
+            yield Ticked(self.step)
+
+    def evaluate(self) -> Evaluation:
+        """Deterministic episodes with the current policy; changes nothing of the training."""
+        if self._evaluator is None:
+            self._evaluator = Evaluator(self._eval_maker, self.config.eval_episodes, self.config.seed)
+        leaves = self.learner.actor_leaves
+        return self._evaluator.run(lambda s: np.asarray(self.learner.actor.deterministic(leaves, s)), self.step)
+
+    def _collect(self) -> None:
+        """One step of every environment, with a sampled action."""
+        stored, coordinates = self.learner.actor.sample(
+            self.learner.actor_leaves, self._observations, np.uint32(self.step)
+        )
+        step = self.envs.step(np.asarray(coordinates))
+        self._check_finite(step.observations, step.rewards)
+        self.replay.add(np.asarray(stored), step.rewards, step.terminated, step.truncated, step.observations)
+        self.step += self.config.num_envs
+        self._observations = self._count_episodes(step)
+
+    def _count_episodes(self, step: Step) -> Array:
+        """Book the rewards, begin new episodes where one has ended, and give the observations to act on."""
+        self._returns += step.rewards
+        self._lengths += 1
+        ended = step.terminated | step.truncated
+        if not ended.any():
+            return step.observations
+        self._finished += [(float(self._returns[i]), int(self._lengths[i])) for i in np.flatnonzero(ended)]
+        self.episodes += int(ended.sum())
+        self._returns[ended] = 0
+        self._lengths[ended] = 0
+        observations = self.envs.next_episodes(ended)
+        self._check_finite(observations, None)
+        self.replay.begin(ended, observations)
+        return observations
+
+    def _update(self) -> None:
+        self.learner.update(self.replay.sample(self.config.batch_size, self.config.n_step, self.config.discount))
+
+    def _due(self, every: int) -> bool:
+        """Whether this step reached or passed a multiple of `every`."""
+        return self.step // every > (self.step - self.config.num_envs) // every
+
+    def _take_metrics(self) -> dict[str, float]:
+        learnt = self.learner.take_metrics()
+        for name, value in learnt.items():
+            if not np.isfinite(value):
+                raise InputError(
+                    f"{name} became {value} by step {self.step}: the training diverged; try a lower learning_rate "
+                    "or temperature"
+                )
+        returns, lengths = zip(*self._finished, strict=True) if self._finished else ((), ())
+        self._finished = []
+        row = {
+            "episodes": self.episodes,
+            "updates": max(0, self.step - max(self.config.min_replay, self.config.num_envs) + self.config.num_envs),
+            "episode_return": float(np.mean(returns)) if returns else np.nan,
+            "episode_length": float(np.mean(lengths)) if lengths else np.nan,
+        }
+        return row | {name: learnt.get(name, np.nan) for name in self.learner.metric_names}
+
+    def _check_finite(self, observations: Array, rewards: Array | None) -> None:
+        """Refuse what would poison the replay; `rewards` is None after a reset."""
+        if rewards is not None and not np.isfinite(rewards).all():
+            raise InputError(
+                f"the environment gave a reward of {rewards[~np.isfinite(rewards)][0]} at step {self.step + 1}; "
+                "rewards must be finite"
+            )
+        if not np.isfinite(observations).all():
+            index = int(np.argwhere(~np.isfinite(observations))[0][1])
+            raise InputError(
+                f"the environment gave an observation with {observations[~np.isfinite(observations)][0]} in feature "
+                f"{index} at step {self.step + (rewards is not None)}; observations must be finite"
+            )
+
+    def state(self) -> tuple[dict[str, Array], dict[str, Any]]:
+        """All that is needed to go on exactly, but for the rows of the replay: arrays and plain data."""
+        if self._observations is None:
+            raise InputError("nothing to save before the first step")
+        arrays = {f"learner.{name}": array for name, array in self.learner.arrays().items()}
+        arrays |= {f"envs.{name}": array for name, array in self.envs.arrays().items()}
+        arrays |= {"observations": self._observations, "returns": self._returns, "lengths": self._lengths}
+        data = {
+            "step": self.step,
+            "episodes": self.episodes,
+            "finished": self._finished,
+            "replay": self.replay.state(),
+        }
+        return arrays, data
+
+    def restore(self, arrays: dict[str, Array], data: dict[str, Any]) -> None:
+        """Inverse of `state`, once the rows of the replay are back."""
+        self.learner.load_arrays(_under("learner.", arrays))
+        self.step, self.episodes = data["step"], data["episodes"]
+        self._finished = [(float(total), int(length)) for total, length in data["finished"]]
+        self._returns, self._lengths = np.array(arrays["returns"]), np.array(arrays["lengths"])
+        saved = np.array(arrays["observations"])
+        self.replay.restore_state(data["replay"], saved)
+        self._observations = self.envs.restore(_under("envs.", arrays))
+        if not np.array_equal(self._observations, saved):
+            self._start_over_episodes()
+
+    def _start_over_episodes(self) -> None:
+        warnings.warn(
+            "the environment did not come back to where it was: its behaviour is not fixed by reset(seed). The run "
+            "goes on with new episodes, so it will differ from one that was never interrupted.",
+            stacklevel=2,
+        )
+        everywhere = np.ones(self.config.num_envs, bool)
+        self.replay.end_open_episodes()
+        self._returns[:] = 0
+        self._lengths[:] = 0
+        self._observations = self.envs.next_episodes(everywhere)
+        self.replay.begin(everywhere, self._observations)
+
+    def close(self) -> None:
+        self.envs.close()
+        if self._evaluator is not None:
+            self._evaluator.close()
+
+
+def _under(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

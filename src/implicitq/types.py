@@ -1,0 +1,69 @@
+"""Shared vocabulary. Imports nothing of ours.
+
+Shapes everywhere: B batch, O observation features, D action dimensions, N categories (bins) per dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import jax
+
+Array = np.ndarray
+"""An array on the host."""
+
+PyTree = Any
+"""Nested containers of arrays."""
+
+
+class Transition(NamedTuple):
+    """A batch of what the replay hands to an update; NumPy on the host, JAX inside a compiled function.
+
+    With n-step returns, `reward` is the discounted sum of the rewards up to `next_observation`.
+    `discount` is gamma to the power of the steps in between, and zero after a termination: a time limit leaves
+    it as it is, so the target `reward + discount * V(next_observation)` is right in every case.
+    """
+
+    observation: jax.Array | Array  # [B, O]
+    action: jax.Array | Array  # [B, D], as the policy stores it
+    reward: jax.Array | Array  # [B]
+    discount: jax.Array | Array  # [B]
+    next_observation: jax.Array | Array  # [B, O]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What an algorithm has to know of its task."""
+
+    observation_size: int  # O
+    action_dimensions: int  # D
+    categories: tuple[int, ...] | None  # sizes of discrete action dimensions; None: continuous, each in [-1, 1]
+
+    @property
+    def continuous(self) -> bool:
+        return self.categories is None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Undiscounted returns of whole episodes."""
+
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    step: int  # environment steps of training when it was made
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        return float(np.std(self.returns))
+
+
+class InputError(ValueError):
+    """Something the user gave cannot be used; the message says what came and what is accepted."""
