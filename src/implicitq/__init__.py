@@ -1,8 +1,8 @@
 """Implicit Q-values: Q = temperature * ln pi + V, learnt with one squared loss.
 
-    agent = implicitq.make("miq", "HalfCheetah-v5", seed=0)
-    agent.learn(100_000, progress=True)
-    action, _ = agent.predict(observation, deterministic=True)
+agent = implicitq.make("miq", "HalfCheetah-v5", seed=0)
+agent.learn(100_000, progress=True)
+action, _ = agent.predict(observation, deterministic=True)
 """
 
 from __future__ import annotations

@@ -58,9 +58,7 @@ class Agent:
         """The run folder, if there is one."""
         return self._run.directory if self._run is not None else None
 
-    def learn(
-        self, steps: int | None = None, *, progress: bool = False, out: str | Path | None = None
-    ) -> Agent:
+    def learn(self, steps: int | None = None, *, progress: bool = False, out: str | Path | None = None) -> Agent:
         """Train for `steps` more environment steps; by default, up to `config.steps`.
 
         With `out`, the first call makes a run folder there, which `implicitq.resume` can go on from.
@@ -134,9 +132,7 @@ class Agent:
 
     def save(self, path: str | Path) -> None:
         """Write the policy to one file; `implicitq.load` reads it back."""
-        policy_file.save(
-            Path(path), self.config, self.observation_space, self.action_space, self._learner, self.step
-        )
+        policy_file.save(Path(path), self.config, self.observation_space, self.action_space, self._learner, self.step)
 
     def close(self) -> None:
         """Close environments and the run folder."""
@@ -164,7 +160,11 @@ class Agent:
 
 
 def make(
-    algorithm: str, env: EnvironmentSource, *, eval_env: EnvironmentSource | None = None, **hyperparameters: Any
+    algorithm: str,
+    env: EnvironmentSource,
+    *,
+    eval_env: EnvironmentSource | None = None,
+    **hyperparameters: Any,
 ) -> Agent:
     """An untrained agent for a Gymnasium id, an environment object, or a function that makes one.
 
@@ -216,9 +216,7 @@ def _agent(
 ) -> Agent:
     trainer = Trainer(config, maker, eval_maker)
     envs = trainer.envs
-    return Agent(
-        config, envs.observation_space, envs.action_space, trainer.learner, eval_maker, 0, trainer, run
-    )
+    return Agent(config, envs.observation_space, envs.action_space, trainer.learner, eval_maker, 0, trainer, run)
 
 
 def _check_spaces(agent: Agent, observation_space: gym.Space, action_space: gym.Space) -> None:

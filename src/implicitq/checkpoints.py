@@ -47,9 +47,7 @@ class Checkpoints:
             "logs": {name: self._log_mark(name) for name in self._logs},
             "trainer": data,
         }
-        write_json(
-            self._path(f"checkpoints/{stem}.json"), {**manifest, "sha256": digest_of(manifest)}
-        )
+        write_json(self._path(f"checkpoints/{stem}.json"), {**manifest, "sha256": digest_of(manifest)})
         self._segments = segments
         self._prune()
 
@@ -97,9 +95,7 @@ class Checkpoints:
             until = np.minimum(first + chunk, written)
             name = f"{trainer.step:09d}-{len(segments):04d}.safetensors"
             digest = write_arrays(self._path(f"replay/{name}"), replay.rows(first, until), {"format": FORMAT})
-            segments.append(
-                {"file": name, "sha256": digest, "first": first.tolist(), "until": until.tolist()}
-            )
+            segments.append({"file": name, "sha256": digest, "first": first.tolist(), "until": until.tolist()})
             first = until
         return segments
 

@@ -146,9 +146,15 @@ def evaluate(arguments: list[str]) -> int:
 
 
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
-    "train": (train, "train an agent: implicitq train [ALGO] [--env ID] [--steps N] [--seed S] [--out DIR] ..."),
+    "train": (
+        train,
+        "train an agent: implicitq train [ALGO] [--env ID] [--steps N] [--seed S] [--out DIR] ...",
+    ),
     "resume": (resume, "go on with a stopped run: implicitq resume DIR"),
-    "evaluate": (evaluate, "play episodes with a trained policy: implicitq evaluate DIR [--episodes N] [--json]"),
+    "evaluate": (
+        evaluate,
+        "play episodes with a trained policy: implicitq evaluate DIR [--episodes N] [--json]",
+    ),
 }
 
 
@@ -158,7 +164,9 @@ def _learn(agent, out: Path | None) -> int:
     try:
         agent.learn(progress=True, out=out)
     except Interrupted as stop:
-        _console.print(f"stopped at step {stop.step:,}; nothing is lost. Go on with: implicitq resume {agent.directory}")
+        _console.print(
+            f"stopped at step {stop.step:,}; nothing is lost. Go on with: implicitq resume {agent.directory}"
+        )
         return 128 + stop.signal_number
     except InputError:
         if agent.directory is not None and any((agent.directory / "checkpoints").glob("*.json")):

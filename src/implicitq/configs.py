@@ -94,7 +94,9 @@ class AlgorithmEntry:
 ALGORITHMS: dict[str, AlgorithmEntry] = {
     "iq": AlgorithmEntry(IQConfig, {}, "implicit Q-values, entropy regularisation (alpha = 0)"),
     "miq": AlgorithmEntry(
-        IQConfig, {"temperature": 0.1, "alpha": 0.9}, "Munchausen IQ, entropy and KL regularisation (alpha = 0.9)"
+        IQConfig,
+        {"temperature": 0.1, "alpha": 0.9},
+        "Munchausen IQ, entropy and KL regularisation (alpha = 0.9)",
     ),
 }
 
@@ -151,7 +153,7 @@ def to_json(config: Config) -> dict[str, Any]:
 
 def from_json(data: Mapping[str, Any]) -> Config:
     """Inverse of `to_json`, with every check."""
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
     algorithm, env = values.pop("algorithm", None), values.pop("env", None)
     if not isinstance(algorithm, str) or not isinstance(env, str):
         raise InputError("a config needs the names of its algorithm and its env")
@@ -197,7 +199,13 @@ def _name_of(expected: Any) -> str:
         return " or ".join(repr(option) for option in typing.get_args(expected))
     if typing.get_origin(expected) in (typing.Union, python_types.UnionType):
         return " or ".join(_name_of(option) for option in typing.get_args(expected))
-    names = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", type(None): "None"}
+    names = {
+        int: "a whole number",
+        float: "a number",
+        bool: "True or False",
+        str: "a text",
+        type(None): "None",
+    }
     return names.get(expected, str(expected))
 
 
@@ -207,4 +215,10 @@ def _require(config: Any, name: str, condition: bool, accepted: str) -> None:
 
 
 def _show(value: Any) -> str:
-    return "-".join(map(str, value)) if isinstance(value, tuple) else f"{value:,}" if isinstance(value, int) else str(value)
+    return (
+        "-".join(map(str, value))
+        if isinstance(value, tuple)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value)
+    )

@@ -60,9 +60,7 @@ class Display:
                     )
             case Ticked() if time.monotonic() - self._shown > _REFRESH_SECONDS or event.step >= self._until:
                 self._shown = time.monotonic()
-                self._progress.update(
-                    self._task, completed=event.step, rate=self._rate(event.step), last=self._last
-                )
+                self._progress.update(self._task, completed=event.step, rate=self._rate(event.step), last=self._last)
 
     def _rate(self, step: int) -> float:
         first, since = self._first

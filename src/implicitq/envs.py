@@ -69,7 +69,11 @@ class EnvironmentMaker:
         if isinstance(self._source, str):
             return self._source
         known = getattr(self._source, "spec", None)
-        return known.id if known is not None else f"object:{getattr(self._source, '__name__', type(self._source).__name__)}"
+        return (
+            known.id
+            if known is not None
+            else f"object:{getattr(self._source, '__name__', type(self._source).__name__)}"
+        )
 
 
 class Adapter(gym.Wrapper):
@@ -151,9 +155,7 @@ class TrainingEnvironments:
     def arrays(self) -> dict[str, Array]:
         """All that is needed to bring the environments back."""
         empty = np.zeros((0, *(self.action_space.shape or ())), self.action_space.dtype)
-        actions = {
-            f"actions.{index}": np.stack(taken) if taken else empty for index, taken in enumerate(self._actions)
-        }
+        actions = {f"actions.{index}": np.stack(taken) if taken else empty for index, taken in enumerate(self._actions)}
         return {"episodes": self._episodes.copy(), **actions}
 
     def restore(self, arrays: dict[str, Array]) -> Array:
@@ -167,10 +169,7 @@ class TrainingEnvironments:
         self._vector.close()
 
     def _seeds(self) -> list[int | None]:
-        return [
-            episode_seed(self._seed, TRAINING, index, int(episode))
-            for index, episode in enumerate(self._episodes)
-        ]
+        return [episode_seed(self._seed, TRAINING, index, int(episode)) for index, episode in enumerate(self._episodes)]
 
 
 class _Adapted:
@@ -199,7 +198,12 @@ def _make(name: str, **arguments: Any) -> gym.Env:
         return gym.make(name, **arguments)
     except gym.error.DependencyNotInstalled as error:
         raise InputError(f"{name} needs a package that is missing: {error}") from None
-    except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, gym.error.Error, ModuleNotFoundError) as error:
+    except (
+        gym.error.UnregisteredEnv,
+        gym.error.DeprecatedEnv,
+        gym.error.Error,
+        ModuleNotFoundError,
+    ) as error:
         known = sorted(gym.registry)
         if name in known:
             raise InputError(f"{name} cannot be made: {error}") from None

@@ -27,9 +27,7 @@ def munchausen_bonus(
     return alpha * (scaled if clip is None else jnp.clip(scaled, -clip, 0.0))
 
 
-def target(
-    reward: jax.Array, bonus: jax.Array | float, discount: jax.Array, next_value: jax.Array
-) -> jax.Array:
+def target(reward: jax.Array, bonus: jax.Array | float, discount: jax.Array, next_value: jax.Array) -> jax.Array:
     """Regression target of Eq. 2: r + bonus + gamma V(s'); `discount` is zero after a termination."""
     return reward + bonus + discount * next_value
 

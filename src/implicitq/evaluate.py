@@ -44,7 +44,9 @@ class Evaluator:
                     still.append(index)
             running = still
         if not np.isfinite(returns).all():
-            raise InputError(f"an evaluation episode at step {step} returned {returns.tolist()}; rewards must be finite")
+            raise InputError(
+                f"an evaluation episode at step {step} returned {returns.tolist()}; rewards must be finite"
+            )
         return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), step)
 
     def close(self) -> None:

@@ -63,7 +63,11 @@ class Learner:
         example = _example_batch(algorithm, spec, first)
         shapes = jax.eval_shape(algorithm.update, first, example, self._key)[1]
         state = LearnerState(
-            first, normalizer, jnp.zeros((), jnp.uint32), {name: jnp.zeros(()) for name in shapes}, jnp.zeros(())
+            first,
+            normalizer,
+            jnp.zeros((), jnp.uint32),
+            {name: jnp.zeros(()) for name in shapes},
+            jnp.zeros(()),
         )
         self.metric_names = tuple(sorted(shapes))
         self.action_dtype = np.dtype(example.action.dtype)
@@ -77,7 +81,7 @@ class Learner:
         self.actor = Actor(algorithm, structure, seed)
         self._compiled = jax.jit(self._update, donate_argnums=0)
 
-    def update(self, batch: Transition) -> None:
+    def update(self, batch: Transition[Array]) -> None:
         """One gradient step; returns at once, the result is awaited by whoever reads it."""
         self.leaves = self._compiled(self.leaves, batch)
 
@@ -114,7 +118,7 @@ class Learner:
         for number, leaf in zip(self._actor_numbers, _checked(expected, arrays), strict=True):
             self.leaves[number] = leaf
 
-    def _update(self, leaves: list[jax.Array], batch: Transition) -> list[jax.Array]:
+    def _update(self, leaves: list[jax.Array], batch: Transition[jax.Array]) -> list[jax.Array]:
         state: LearnerState = jax.tree.unflatten(self._structure, leaves)
         normalizer = state.normalizer
         if normalizer is not None:
@@ -125,12 +129,10 @@ class Learner:
         key = jax.random.fold_in(self._key, state.updates)
         algorithm, metrics = self._algorithm.update(state.algorithm, batch, key)
         sums = {name: total + metrics[name] for name, total in state.metric_sums.items()}
-        return jax.tree.leaves(
-            LearnerState(algorithm, normalizer, state.updates + 1, sums, state.metric_count + 1)
-        )
+        return jax.tree.leaves(LearnerState(algorithm, normalizer, state.updates + 1, sums, state.metric_count + 1))
 
 
-def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transition:
+def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transition[Array]:
     """Shapes and types of what the replay will hand over."""
     observation = np.zeros((1, spec.observation_size), np.float32)
     action, _ = jax.eval_shape(algorithm.sample, algorithm.actor(state), observation, jax.random.key(0))
@@ -153,6 +155,5 @@ def _checked(expected: dict[str, jax.Array], arrays: dict[str, Array]) -> list[j
 def _names(tree: PyTree) -> list[str]:
     """A readable name of every leaf, such as `networks.policy.network.weights.0`."""
     return [
-        jax.tree_util.keystr(path, simple=True, separator=".")
-        for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+        jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in jax.tree_util.tree_leaves_with_path(tree)
     ]

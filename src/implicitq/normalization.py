@@ -16,7 +16,7 @@ class Normalizer(NamedTuple):
 
     mean: jax.Array  # [O]
     variance: jax.Array  # [O]
-    count: jax.Array  # []
+    seen_rows: jax.Array  # []
 
     @staticmethod
     def start(observation_size: int) -> Normalizer:
@@ -28,10 +28,8 @@ class Normalizer(NamedTuple):
 
     def seen(self, observation: jax.Array) -> Normalizer:
         """Merge the moments of one more batch [B, O] (the parallel form of Welford's algorithm)."""
-        total = self.count + observation.shape[0]
+        total = self.seen_rows + observation.shape[0]
         share = observation.shape[0] / total
         shift = jnp.mean(observation, axis=0) - self.mean
         within = (1 - share) * self.variance + share * jnp.var(observation, axis=0)
-        return Normalizer(
-            self.mean + share * shift, within + share * (1 - share) * jnp.square(shift), total
-        )
+        return Normalizer(self.mean + share * shift, within + share * (1 - share) * jnp.square(shift), total)

@@ -73,7 +73,7 @@ class Replay:
         self._flags[rows] = np.where(ended, _LAST, _OPEN)
         self._written += ended
 
-    def sample(self, batch_size: int, n_step: int, discount: float) -> Transition:
+    def sample(self, batch_size: int, n_step: int, discount: float) -> Transition[Array]:
         """A uniform batch of transitions, with n-step returns that stop at the end of the episode."""
         start = self._draw(batch_size)
         row, flag = start, self._flags[start]

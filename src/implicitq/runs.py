@@ -63,7 +63,7 @@ class RunFolder:
         directory = Path(directory)
         if (directory / "config.json").exists():
             raise InputError(
-                f"{directory} already holds a run; go on with it by: implicitq resume {directory}, or choose another --out"
+                f"{directory} already holds a run; go on with: implicitq resume {directory}, or choose another --out"
             )
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
             raise InputError(f"{directory} is not an empty folder; choose another --out")

@@ -130,7 +130,7 @@ def to_environment(space: spaces.Space, coordinates: Array) -> Array:
         case spaces.MultiDiscrete():
             return coordinates.reshape(-1, *space.shape).astype(space.dtype) + space.start
         case _:
-            return coordinates.reshape(-1, *space.shape).astype(space.dtype)
+            return coordinates.reshape(-1, *(space.shape or ())).astype(space.dtype)
 
 
 def from_environment(space: spaces.Space, actions: Any, batch: int) -> Array:

@@ -6,12 +6,9 @@ Shapes everywhere: B batch, O observation features, D action dimensions, N categ
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import jax
 
 Array = np.ndarray
 """An array on the host."""
@@ -19,20 +16,22 @@ Array = np.ndarray
 PyTree = Any
 """Nested containers of arrays."""
 
+A = TypeVar("A")
 
-class Transition(NamedTuple):
-    """A batch of what the replay hands to an update; NumPy on the host, JAX inside a compiled function.
+
+class Transition(NamedTuple, Generic[A]):
+    """A batch of what the replay hands to an update, on the host or inside a compiled function.
 
     With n-step returns, `reward` is the discounted sum of the rewards up to `next_observation`.
     `discount` is gamma to the power of the steps in between, and zero after a termination: a time limit leaves
     it as it is, so the target `reward + discount * V(next_observation)` is right in every case.
     """
 
-    observation: jax.Array | Array  # [B, O]
-    action: jax.Array | Array  # [B, D], as the policy stores it
-    reward: jax.Array | Array  # [B]
-    discount: jax.Array | Array  # [B]
-    next_observation: jax.Array | Array  # [B, O]
+    observation: A  # [B, O]
+    action: A  # [B, D], as the policy stores it
+    reward: A  # [B]
+    discount: A  # [B]
+    next_observation: A  # [B, O]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from implicitq.algorithms.base import Metrics
 from implicitq.configs import IQConfig
 from implicitq.networks import StateValue
 from implicitq.policies import MulticategoricalPolicy
-from implicitq.types import Spec, Transition
+from implicitq.types import PyTree, Spec, Transition
 
 
 class Networks(NamedTuple):
@@ -39,16 +39,14 @@ class IQState(NamedTuple):
 
 
 def loss(
-    online: Networks, target: Targets, batch: Transition, config: IQConfig
+    online: Networks, target: Targets, batch: Transition[jax.Array], config: IQConfig
 ) -> tuple[jax.Array, Metrics]:
     """Eq. 2: mean of (r + alpha T ln pi_target(a|s) + gamma V_target(s') - T ln pi(a|s) - V(s))^2."""
     observation, action, reward, discount, next_observation = batch
     bonus = 0.0
     if target.policy is not None:
         target_log_pi = target.policy(observation, config.temperature).log_prob(action)
-        bonus = equations.munchausen_bonus(
-            target_log_pi, config.alpha, config.temperature, config.munchausen_clip
-        )
+        bonus = equations.munchausen_bonus(target_log_pi, config.alpha, config.temperature, config.munchausen_clip)
     goal = equations.target(reward, bonus, discount, target.value(next_observation))
 
     distribution = online.policy(observation, config.temperature)
@@ -72,17 +70,14 @@ class IQ:
     def init(self, key: jax.Array) -> IQState:
         policy_key, value_key = jax.random.split(key)
         config = self.config
-        online = Networks(
-            MulticategoricalPolicy(
-                self.spec, config.hidden, config.bins, config.softmax == "scaled", policy_key
-            ),
+        online: PyTree = Networks(
+            MulticategoricalPolicy(self.spec, config.hidden, config.bins, config.softmax == "scaled", policy_key),
             StateValue(self.spec.observation_size, config.hidden, value_key),
         )
-        return IQState(
-            online, jax.tree.map(jnp.copy, self._targeted(online)), self._optimizer().init(online)
-        )
+        target = jax.tree.map(jnp.copy, self._targeted(online))
+        return IQState(online, target, self._optimizer().init(online))
 
-    def update(self, state: IQState, batch: Transition, key: jax.Array) -> tuple[IQState, Metrics]:
+    def update(self, state: IQState, batch: Transition[jax.Array], key: jax.Array) -> tuple[IQState, Metrics]:
         """One step of Adam on Eq. 2, then the Polyak step of the targets."""
         gradient, metrics = jax.grad(loss, has_aux=True)(state.online, state.target, batch, self.config)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
