@@ -44,7 +44,8 @@ class Multicategorical(eqx.Module):
     def entropy(self) -> jax.Array:
         """Exact entropy of every dimension, in nats: [B, D]."""
         log_pi = jax.nn.log_softmax(self.logits)
-        return -jnp.sum(jnp.exp(log_pi) * log_pi, axis=-1, where=jnp.isfinite(log_pi))
+        finite = jnp.where(jnp.isneginf(log_pi), 0.0, log_pi)  # 0 ln 0 = 0, and its gradient too
+        return -jnp.sum(jnp.exp(log_pi) * finite, axis=-1)
 
 
 class MulticategoricalPolicy(eqx.Module):
