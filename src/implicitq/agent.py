@@ -130,6 +130,11 @@ class Agent:
         finally:
             evaluator.close()
 
+    def policy_function(self) -> tuple[Callable[[Any], Any], int]:
+        """The deterministic policy as a JAX function from flat observations [B, O] to coordinates [B, D], and O."""
+        leaves, act = list(self._learner.actor_leaves), self._learner.actor.deterministic
+        return (lambda observation: act(leaves, observation)), spaces.flat_size(self.observation_space)
+
     def save(self, path: str | Path) -> None:
         """Write the policy to one file; `implicitq.load` reads it back."""
         policy_file.save(Path(path), self.config, self.observation_space, self.action_space, self._learner, self.step)

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 from rich.console import Console
@@ -47,6 +47,32 @@ class EvaluateCommand:
     json: bool = False  # Print JSON instead of a table.
 
 
+@dataclass(frozen=True)
+class VideoCommand:
+    """Film the deterministic policy of a run folder or a policy file."""
+
+    directory: tyro.conf.Positional[Path]  # Run folder or policy file.
+    out: Path | None = None  # .gif or .mp4 file; by default video.gif in (or beside) it.
+    episodes: int = 1  # Episodes to film.
+    seed: int | None = None  # Seed of the episodes; by default that of the run.
+
+
+@dataclass(frozen=True)
+class ExportCommand:
+    """Write the deterministic policy of a run folder or a policy file as an ONNX model."""
+
+    directory: tyro.conf.Positional[Path]  # Run folder or policy file.
+    out: Path | None = None  # By default policy.onnx in (or beside) it.
+
+
+@dataclass(frozen=True)
+class BenchCommand(Generic[C]):
+    config: Annotated[C, tyro.conf.OmitArgPrefixes]
+    repeats: int = 5  # The best repeat counts.
+    steps_per_repeat: int = 1_000  # Environment steps, and bare updates, of each repeat.
+    json: bool = False  # Print JSON instead of a table.
+
+
 def main() -> None:
     sys.exit(run(sys.argv[1:]))
 
@@ -72,18 +98,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def train(arguments: list[str]) -> int:
-    algorithm, rest = _algorithm(arguments)
-    env = _peek(rest, "--env") or "Pendulum-v1"
-    preset = _peek(rest, "--preset") or "paper"
-    default = configs.resolve(algorithm, env, preset if preset == "none" else "paper")
-    entry = configs.ALGORITHMS[algorithm]
-    parsed = tyro.cli(
-        TrainCommand[type(default)],
-        prog=f"implicitq train {algorithm}",
-        description=f"Train {algorithm}: {entry.summary}. Other algorithms: {', '.join(configs.ALGORITHMS)}.",
-        default=TrainCommand(default),
-        args=rest,
-    )
+    parsed = _parse_with_config(TrainCommand, "train", "Train", "Pendulum-v1", arguments)
     config = parsed.config
 
     from implicitq.agent import make
@@ -145,6 +160,51 @@ def evaluate(arguments: list[str]) -> int:
     return 0
 
 
+def video(arguments: list[str]) -> int:
+    parsed = tyro.cli(VideoCommand, prog="implicitq video", args=arguments)
+
+    from implicitq.agent import load
+    from implicitq.video import record
+
+    out = parsed.out or _beside(parsed.directory, "video.gif")
+    mean = record(load(parsed.directory), out, episodes=parsed.episodes, seed=parsed.seed)
+    _console.print(f"{out}: mean return {mean:,.1f} over {parsed.episodes} episode(s)")
+    return 0
+
+
+def export(arguments: list[str]) -> int:
+    parsed = tyro.cli(ExportCommand, prog="implicitq export", args=arguments)
+
+    from implicitq.agent import load
+    from implicitq.export import export_onnx
+
+    out = parsed.out or _beside(parsed.directory, "policy.onnx")
+    export_onnx(load(parsed.directory), out)
+    _console.print(f"{out}: input observation (float32, batch x features), output action", markup=False)
+    return 0
+
+
+def bench(arguments: list[str]) -> int:
+    parsed = _parse_with_config(BenchCommand, "bench", "Measure the speed of", "HalfCheetah-v5", arguments)
+
+    from implicitq.bench import measure
+
+    found = measure(parsed.config, steps=parsed.steps_per_repeat, repeats=parsed.repeats)
+    if parsed.json:
+        print(json.dumps(found))
+        return 0
+    sizes = "-".join(map(str, found["hidden"]))
+    threads = found["versions"]["threads"]
+    table = Table(title=f"{found['algorithm']} on {found['env']}, {sizes}, {threads} thread(s)", show_header=False)
+    table.add_row("training steps per second", f"{found['steps_per_second']:,.0f}")
+    table.add_row("one training step", f"{found['step_ms']:.2f} ms")
+    table.add_row("compiled update alone", f"{found['update_ms']:.2f} ms")
+    table.add_row("time outside the update", f"{found['outside_update']:.1%}")
+    _console.print(table)
+    _console.print(f"best of {found['repeats']} repeats of {found['steps_per_repeat']:,} steps, without evaluations")
+    return 0
+
+
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "train": (
         train,
@@ -155,6 +215,9 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
         evaluate,
         "play episodes with a trained policy: implicitq evaluate DIR [--episodes N] [--json]",
     ),
+    "video": (video, "film a trained policy: implicitq video DIR [--out FILE]"),
+    "export": (export, "write a trained policy as an ONNX model: implicitq export DIR [--out FILE]"),
+    "bench": (bench, "measure training speed: implicitq bench [ALGO] [--env ID] [--any-hyperparameter VALUE]"),
 }
 
 
@@ -189,6 +252,7 @@ def _report(agent) -> None:
     _console.print(
         f"learning curve: {folder / 'curve.png'}\n\nnext:\n"
         f"  implicitq evaluate {folder} --episodes 20\n"
+        f"  implicitq video {folder}\n"
         f"  implicitq resume {folder} --steps {2 * config.steps}\n"
         f"  implicitq train iq --env HalfCheetah-v5 --steps 100000\n"
         f"  implicitq train --help"
@@ -205,6 +269,25 @@ def _result_table(evaluations: list[Evaluation], most: int = 12) -> Table:
         length = sum(done.lengths) / len(done.lengths)
         table.add_row(f"{done.step:,}", f"{done.mean:,.1f}", f"{done.std:,.1f}", f"{length:,.0f}")
     return table
+
+
+def _parse_with_config(command: Any, name: str, verb: str, env: str, arguments: list[str]) -> Any:
+    """Parse a command that takes every hyperparameter: its defaults are those of the algorithm on the task."""
+    algorithm, rest = _algorithm(arguments)
+    preset = "none" if _peek(rest, "--preset") == "none" else "paper"
+    default = configs.resolve(algorithm, _peek(rest, "--env") or env, preset)
+    entry = configs.ALGORITHMS[algorithm]
+    return tyro.cli(
+        command[type(default)],
+        prog=f"implicitq {name} {algorithm}",
+        description=f"{verb} {algorithm}: {entry.summary}. Other algorithms: {', '.join(configs.ALGORITHMS)}.",
+        default=command(default),
+        args=rest,
+    )
+
+
+def _beside(source: Path, name: str) -> Path:
+    return (source if source.is_dir() else source.parent) / name
 
 
 def _algorithm(arguments: list[str]) -> tuple[str, list[str]]:

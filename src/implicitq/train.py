@@ -19,7 +19,7 @@ from implicitq.envs import EnvironmentMaker, Step, TrainingEnvironments
 from implicitq.evaluate import Evaluator
 from implicitq.learner import Learner
 from implicitq.replay import Replay
-from implicitq.types import Array, Evaluation, InputError
+from implicitq.types import Array, Evaluation, InputError, Transition
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Trainer:
             self._collect()
             if self.step >= self.config.min_replay:
                 for _ in range(self.config.num_envs):
-                    self._update()
+                    self.learner.update(self.sample_batch())
             if self._due(self.config.log_every) or self.step >= until:
                 yield Measured(self.step, self._take_metrics())
             if self._due(self.config.eval_every) or self.step >= until:
@@ -134,8 +134,8 @@ class Trainer:
         self.replay.begin(ended, observations)
         return observations
 
-    def _update(self) -> None:
-        self.learner.update(self.replay.sample(self.config.batch_size, self.config.n_step, self.config.discount))
+    def sample_batch(self) -> Transition[Array]:
+        return self.replay.sample(self.config.batch_size, self.config.n_step, self.config.discount)
 
     def _due(self, every: int) -> bool:
         """Whether this step reached or passed a multiple of `every`."""

@@ -1,0 +1,80 @@
+"""A film of the deterministic policy at work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from implicitq.agent import Agent
+from implicitq.envs import VIDEO, EnvironmentMaker, episode_seed
+from implicitq.types import Array, InputError
+
+
+def record(agent: Agent, path: Path, *, episodes: int = 1, seed: int | None = None, most_frames: int = 2_000) -> float:
+    """Play episodes and write them as .gif or .mp4; gives the mean return of those shown."""
+    if path.suffix not in (".gif", ".mp4"):
+        raise InputError(f"the video file must end in .gif or .mp4, got {path.name}")
+    if episodes < 1:
+        raise InputError(f"episodes must be a whole number of at least 1, got {episodes}")
+    writer = _mp4 if path.suffix == ".mp4" else _gif
+    if writer is _mp4:
+        _imageio()
+    env = EnvironmentMaker(agent.config.env)(render_mode="rgb_array")
+    frames, returns = [], []
+    for episode in range(episodes):
+        first = episode_seed(agent.config.seed if seed is None else seed, VIDEO, 0, episode)
+        observation, _ = env.reset(seed=first)
+        total, done = 0.0, False
+        while not done and len(frames) < most_frames:
+            frames.append(_frame(env))
+            action, _ = agent.predict(observation, deterministic=True)
+            observation, reward, terminated, truncated, _ = env.step(action)
+            total += float(reward)
+            done = bool(terminated or truncated)
+        returns.append(total)
+    rate = env.metadata.get("render_fps") or 30
+    env.close()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer(path, frames, rate)
+    return float(np.mean(returns))
+
+
+def _frame(env: gym.Env) -> Array:
+    try:
+        rendered = env.render()
+    except gym.error.DependencyNotInstalled as error:
+        raise InputError(
+            f"rendering needs a package that is missing ({error}); pip install 'implicitq[video]'"
+        ) from None
+    if not isinstance(rendered, np.ndarray):
+        raise InputError("the environment renders no pictures: its render_mode rgb_array gave none")
+    return rendered
+
+
+def _gif(path: Path, frames: list[Array], rate: float) -> None:
+    from PIL import Image
+
+    # Viewers show at most 50 frames a second: of faster tasks, keep as many as keep the pace.
+    stride = max(1, round(rate / 50))
+    pictures = [Image.fromarray(frame) for frame in frames[::stride]]
+    pictures[0].save(
+        path, save_all=True, append_images=pictures[1:], duration=round(1000 * stride / rate), loop=0, optimize=True
+    )
+
+
+def _mp4(path: Path, frames: list[Array], rate: float) -> None:
+    _imageio().mimwrite(path, frames, fps=rate, macro_block_size=2)
+
+
+def _imageio() -> Any:
+    try:
+        import imageio.v2 as imageio
+        import imageio_ffmpeg  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise InputError(
+            ".mp4 files need a package that is missing; pip install 'implicitq[video]', or write a .gif"
+        ) from None
+    return imageio
