@@ -193,22 +193,36 @@ def load(path: str | Path, env: EnvironmentSource | None = None) -> Agent:
     return agent
 
 
-def resume(directory: str | Path, env: EnvironmentSource | None = None, *, inexact: bool = False) -> Agent:
+def resume(
+    directory: str | Path,
+    env: EnvironmentSource | None = None,
+    *,
+    eval_env: EnvironmentSource | None = None,
+    inexact: bool = False,
+) -> Agent:
     """The agent of a run folder, exactly where its newest good checkpoint was; `learn` goes on from there.
 
-    `env` is needed if the run was made from an environment object. With `inexact`, other versions, processors or
+    `env` is needed if the run was made from an environment object, `eval_env` if it had one. With `inexact`, other versions, processors or
     numbers of threads than the run began with are accepted.
     """
     run = RunFolder.open(directory)
-    if env is None and run.config.env.startswith("object:"):
-        raise InputError(f"{directory} was trained on an environment object; give it as resume(directory, env=...)")
-    if not inexact:
-        run.check_exactness()
-    maker = EnvironmentMaker(env if env is not None else run.config.env)
-    agent = _agent(run.config, maker, maker, run)
-    assert agent._trainer is not None
-    run.restore(agent._trainer)
-    return agent
+    agent = None
+    try:
+        if env is None and run.config.env.startswith("object:"):
+            raise InputError(f"{directory} was trained on an environment object; give it as resume(directory, env=...)")
+        if not inexact:
+            run.check_exactness()
+        maker = EnvironmentMaker(env if env is not None else run.config.env)
+        eval_maker = EnvironmentMaker(eval_env) if eval_env is not None else maker
+        agent = _agent(run.config, maker, eval_maker, run)
+        assert agent._trainer is not None
+        run.restore(agent._trainer)
+        return agent
+    except BaseException:
+        run.close()  # or the folder would stay locked in this process
+        if agent is not None:
+            agent.close()
+        raise
 
 
 def _agent(
