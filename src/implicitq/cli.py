@@ -102,12 +102,13 @@ def resume(arguments: list[str]) -> int:
     from implicitq.agent import resume as resume_run
 
     agent = resume_run(parsed.directory, inexact=parsed.inexact)
-    if parsed.steps is not None:
-        agent.extend(parsed.steps)
-    if agent.step >= agent.config.steps:
+    if agent.step >= (agent.config.steps if parsed.steps is None else parsed.steps):
+        agent.close()
         raise InputError(
             f"{parsed.directory} is finished at step {agent.step:,}; to train on, give --steps with more than that"
         )
+    if parsed.steps is not None:
+        agent.extend(parsed.steps)
     _console.print(f"resuming {parsed.directory} at step {agent.step:,} of {agent.config.steps:,}")
     return _learn(agent, None)
 
