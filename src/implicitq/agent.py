@@ -121,6 +121,10 @@ class Agent:
         """Returns and lengths of whole episodes with the deterministic policy, on environments of their own."""
         if not isinstance(episodes, int) or episodes < 1:
             raise InputError(f"episodes must be a whole number of at least 1, got {episodes!r}")
+        if seed is not None and (not isinstance(seed, int) or not 0 <= seed < 2**32):
+            raise InputError(f"seed must be a whole number from 0 to 4294967295, got {seed!r}")
+        if self._eval_maker is None and self.config.env.startswith("object:"):
+            raise InputError("the policy was trained on an environment object; give it as load(path, env=...)")
         maker = self._eval_maker or EnvironmentMaker(self.config.env)
         evaluator = Evaluator(maker.of_copies(), episodes, self.config.seed if seed is None else seed)
         try:

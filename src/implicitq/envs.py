@@ -69,11 +69,10 @@ class EnvironmentMaker:
         if isinstance(self._source, str):
             return self._source
         known = getattr(self._source, "spec", None)
-        return (
-            known.id
-            if known is not None
-            else f"object:{getattr(self._source, '__name__', type(self._source).__name__)}"
-        )
+        if known is None:
+            return f"object:{getattr(self._source, '__name__', type(self._source).__name__)}"
+        # With other wrappers or arguments than its id stands for, the id alone would bring back something else.
+        return known.id if gym.registry.get(known.id) == known else f"object:{known.id}"
 
 
 class Adapter(gym.Wrapper):
