@@ -72,7 +72,9 @@ class EnvironmentMaker:
         if known is None:
             return f"object:{getattr(self._source, '__name__', type(self._source).__name__)}"
         # With other wrappers or arguments than its id stands for, the id alone would bring back something else.
-        return known.id if gym.registry.get(known.id) == known else f"object:{known.id}"
+        plain = copy.deepcopy(known)
+        plain.kwargs.pop("render_mode", None)
+        return known.id if gym.registry.get(known.id) == plain else f"object:{known.id}"
 
 
 class Adapter(gym.Wrapper):
