@@ -90,7 +90,7 @@ class Adapter(gym.Wrapper):
         actions = (options or {}).get(_REPLAY)
         observation, info = self.env.reset(seed=seed)
         for action in () if actions is None else actions[self._index]:
-            observation = self.env.step(action)[0]
+            observation = self.env.step(copy.copy(action))[0]
         return self._flat(observation), info
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict]:
@@ -141,7 +141,7 @@ class TrainingEnvironments:
         """Take one action, given in agent coordinates [E, D], in every environment."""
         actions = spaces.to_environment(self.action_space, coordinates)
         for taken, action in zip(self._actions, actions, strict=True):
-            taken.append(action)
+            taken.append(copy.copy(action))  # some environments change the action they are given
         observations, rewards, terminated, truncated, _ = self._vector.step(actions)
         return Step(np.asarray(observations), rewards, terminated, truncated)
 
