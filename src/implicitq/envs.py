@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import importlib
+import multiprocessing
+import signal
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -180,6 +182,9 @@ class _Adapted:
         self._maker, self._index = maker, index
 
     def __call__(self) -> Adapter:
+        if multiprocessing.parent_process() is not None:
+            # Ctrl-C reaches every process of a terminal; the worker has to live until the checkpoint is written.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         env = self._maker()
         spaces.spec_of(env.observation_space, env.action_space)
         return Adapter(env, self._index)
