@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import logging
 import multiprocessing
 import signal
 from collections.abc import Callable
@@ -200,6 +201,9 @@ def _make(name: str, **arguments: Any) -> gym.Env:
                 raise InputError(
                     f"{name} needs the package {module}; install it with: pip install 'implicitq[{extra}]'"
                 ) from None
+    entry = gym.registry.get(name)
+    if name.startswith("AdroitHand") or (entry is not None and "mujoco" in str(entry.entry_point)):
+        _log_mujoco_warnings()
     try:
         return gym.make(name, **arguments)
     except gym.error.DependencyNotInstalled as error:
@@ -214,6 +218,22 @@ def _make(name: str, **arguments: Any) -> gym.Env:
         if name in known:
             raise InputError(f"{name} cannot be made: {error}") from None
         raise InputError(f"unknown environment {name!r}{_guess(name, known)}") from None
+
+
+def _log_mujoco_warnings() -> None:
+    """By Python's logging: MuJoCo prints them once per environment, and to a file in the working folder."""
+    try:
+        import mujoco
+    except ImportError:
+        return
+    if mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(_log_mujoco_warning)
+
+
+def _log_mujoco_warning(message: str) -> None:
+    # Deprecations are about model files, which are not the user's. (An exception here would end the process.)
+    level = logging.DEBUG if "deprecated" in message else logging.WARNING
+    logging.getLogger("implicitq.mujoco").log(level, "MuJoCo: %s", message)
 
 
 def _guess(name: str, known: list[str]) -> str:
