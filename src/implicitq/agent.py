@@ -206,8 +206,8 @@ def resume(
 ) -> Agent:
     """The agent of a run folder, exactly where its newest good checkpoint was; `learn` goes on from there.
 
-    `env` is needed if the run was made from an environment object, `eval_env` if it had one. With `inexact`, other versions, processors or
-    numbers of threads than the run began with are accepted.
+    `env` is needed if the run was made from an environment object, `eval_env` if it had one of its own. With
+    `inexact`, other versions, processors or numbers of threads than the run began with are accepted.
     """
     run = RunFolder.open(directory)
     agent = None
