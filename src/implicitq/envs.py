@@ -11,7 +11,10 @@ import importlib
 import logging
 import multiprocessing
 import signal
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -105,6 +108,21 @@ class Adapter(gym.Wrapper):
         return spaces.flatten_one(self.env.observation_space, observation)
 
 
+@contextmanager
+def failures_named(doing: str) -> Iterator[None]:
+    """Say what the environment was doing when it failed, and where; the error itself is the cause."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"the environment failed in {doing}: {type(error).__name__}: {error} "
+            f"({Path(place.filename).name}, line {place.lineno})"
+        ) from error
+
+
 class Step(NamedTuple):
     observations: Array  # [E, O]
     rewards: Array  # [E]
@@ -137,7 +155,8 @@ class TrainingEnvironments:
 
     def start(self) -> Array:
         """The first observations: [E, O]."""
-        observations, _ = self._vector.reset(seed=self._seeds())
+        with failures_named("reset"):
+            observations, _ = self._vector.reset(seed=self._seeds())
         return np.asarray(observations)
 
     def step(self, coordinates: Array) -> Step:
@@ -145,7 +164,8 @@ class TrainingEnvironments:
         actions = spaces.to_environment(self.action_space, coordinates)
         for taken, action in zip(self._actions, actions, strict=True):
             taken.append(copy.copy(action))  # some environments change the action they are given
-        observations, rewards, terminated, truncated, _ = self._vector.step(actions)
+        with failures_named("step"):
+            observations, rewards, terminated, truncated, _ = self._vector.step(actions)
         return Step(np.asarray(observations), rewards, terminated, truncated)
 
     def next_episodes(self, which: Array) -> Array:
@@ -153,7 +173,8 @@ class TrainingEnvironments:
         self._episodes += which
         for index in np.flatnonzero(which):
             self._actions[index].clear()
-        observations, _ = self._vector.reset(seed=self._seeds(), options={"reset_mask": which.copy()})
+        with failures_named("reset"):
+            observations, _ = self._vector.reset(seed=self._seeds(), options={"reset_mask": which.copy()})
         return np.asarray(observations)
 
     def arrays(self) -> dict[str, Array]:
