@@ -67,6 +67,8 @@ def run(arguments: Sequence[str]) -> int:
         return COMMANDS[command][0](rest)
     except InputError as error:
         return _fail(str(error))
+    except OSError as error:  # of the disk: no room, no right, a file where a folder should be
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except KeyboardInterrupt:
         return 130
 
@@ -169,7 +171,7 @@ def _learn(agent, out: Path | None) -> int:
             f"stopped at step {stop.step:,}; nothing is lost. Go on with: implicitq resume {agent.directory}"
         )
         return 128 + stop.signal_number
-    except InputError:
+    except (InputError, OSError):
         if agent.directory is not None and any((agent.directory / "checkpoints").glob("*.json")):
             _console.print(f"the last checkpoint is kept; go on from it with: implicitq resume {agent.directory}")
         raise
