@@ -96,7 +96,9 @@ class Adapter(gym.Wrapper):
         actions = (options or {}).get(_REPLAY)
         observation, info = self.env.reset(seed=seed)
         for action in () if actions is None else actions[self._index]:
-            observation = self.env.step(copy.copy(action))[0]
+            observation, _, terminated, truncated, _ = self.env.step(copy.copy(action))
+            if terminated or truncated:  # it did not the first time: the environment is not deterministic
+                break
         return self._flat(observation), info
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict]:
