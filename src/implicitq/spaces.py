@@ -192,7 +192,7 @@ def rebuild(data: dict[str, Any]) -> spaces.Space:
         case "MultiBinary":
             return spaces.MultiBinary(data["n"])
         case "Dict":
-            return spaces.Dict({name: rebuild(part) for name, part in data["parts"]})
+            return spaces.Dict([(name, rebuild(part)) for name, part in data["parts"]])  # a list keeps its order
         case "Tuple":
             return spaces.Tuple([rebuild(part) for part in data["parts"]])
     raise InputError(f"unknown kind of space {data['kind']!r}")

@@ -1,0 +1,55 @@
+"""Strict numerics for all tests, and settings that keep them small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+SMALL = {
+    "steps": 120,
+    "hidden": (8,),
+    "min_replay": 20,
+    "batch_size": 8,
+    "replay_size": 1_000,
+    "bins": 3,
+    "eval_every": 40,
+    "eval_episodes": 2,
+    "checkpoint_every": 40,
+    "log_every": 20,
+}
+
+
+@pytest.fixture
+def small() -> dict[str, Any]:
+    """Hyperparameters of a run that takes about a second."""
+    return dict(SMALL)
+
+
+@pytest.fixture
+def small_flags() -> list[str]:
+    """The same for the command line."""
+    flags: list[str] = []
+    for name, value in SMALL.items():
+        values = value if isinstance(value, tuple) else (value,)
+        flags += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return flags
+
+
+@pytest.fixture
+def files_of() -> Callable[[Path], dict[str, bytes]]:
+    """Content of all files of a run folder that must not depend on clocks or interruptions."""
+
+    def read(directory: Path) -> dict[str, bytes]:
+        return {
+            str(path.relative_to(directory)): path.read_bytes()
+            for path in sorted(directory.rglob("*"))
+            if path.is_file() and path.name not in ("timing.csv", ".lock")
+        }
+
+    return read
