@@ -64,7 +64,7 @@ def test_a_bad_value_is_refused_by_name_with_what_came_and_what_is_accepted(name
     ],
 )
 def test_a_replay_too_small_for_its_use_is_refused(values):
-    with pytest.raises(InputError, match="replay_size must be at least min_replay .* and n_step \\+ 2 rows for each"):
+    with pytest.raises(InputError, match=r"replay_size must be at least min_replay .* and n_step \+ 2 rows for each"):
         configs.resolve("iq", "Task-v0", **values)
 
 
@@ -147,12 +147,12 @@ def test_whole_floats_and_numpy_numbers_become_plain_ones():
 
 
 def test_an_unknown_algorithm_gets_the_nearest_name_and_all_known_ones():
-    with pytest.raises(InputError, match="unknown algorithm 'miqq'; did you mean 'miq'\\? known: iq, miq"):
+    with pytest.raises(InputError, match=r"unknown algorithm 'miqq'; did you mean 'miq'\? known: iq, miq"):
         configs.resolve("miqq", "Task-v0")
 
 
 def test_an_unknown_hyperparameter_gets_the_nearest_name():
-    with pytest.raises(InputError, match="iq has no hyperparameter 'temprature'; did you mean 'temperature'\\?"):
+    with pytest.raises(InputError, match=r"iq has no hyperparameter 'temprature'; did you mean 'temperature'\?"):
         configs.resolve("iq", "Task-v0", temprature=0.1)
     with pytest.raises(InputError, match="iq has no hyperparameter 'tau'"):
         configs.resolve("iq", "Task-v0", tau=0.1)

@@ -222,9 +222,9 @@ def test_segments_of_another_shape_or_count_are_refused():
     replay, model = make_replay(20, 1), Model(20, 1)
     play(replay, model, [[GOES_ON]] * 5, np.random.default_rng(0))
     rows = replay.rows(np.array([0]), np.array([5]))
-    with pytest.raises(InputError, match="a replay segment has observations of float32\\[5, 1\\], expected"):
+    with pytest.raises(InputError, match=r"a replay segment has observations of float32\[5, 1\], expected"):
         make_replay(20, 1).restore_rows(rows, np.array([0]), np.array([4]))
     other = make_replay(20, 1)
     other.restore_rows(replay.rows(np.array([0]), np.array([4])), np.array([0]), np.array([4]))
-    with pytest.raises(InputError, match="the replay has \\[4\\] rows, expected \\[5\\]"):
+    with pytest.raises(InputError, match=r"the replay has \[4\] rows, expected \[5\]"):
         other.restore_state(replay.state(), np.zeros((1, 1), np.float32))

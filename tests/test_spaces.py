@@ -96,7 +96,7 @@ def test_images_are_refused_also_inside_other_spaces(space):
 
 
 def test_other_observation_spaces_are_refused():
-    with pytest.raises(InputError, match="observation space Text.* is not supported; accepted are Box, Discrete"):
+    with pytest.raises(InputError, match=r"observation space Text.* is not supported; accepted are Box, Discrete"):
         spaces.spec_of(gs.Text(5), BOX)
     with pytest.raises(InputError, match="has no features"):
         spaces.spec_of(gs.Box(-1, 1, (0,)), BOX)
@@ -113,14 +113,14 @@ def test_unbounded_actions_are_refused_by_dimension(bounds):
 
 
 def test_zero_width_actions_are_refused_by_dimension():
-    with pytest.raises(InputError, match="action dimension 1 has zero width \\(from 2.0 to 2.0\\)"):
+    with pytest.raises(InputError, match=r"action dimension 1 has zero width \(from 2.0 to 2.0\)"):
         spaces.spec_of(BOX, gs.Box(np.array([-1.0, 2.0]), np.array([1.0, 2.0]), dtype=np.float64))
 
 
 def test_other_action_spaces_are_refused():
     with pytest.raises(InputError, match="Box actions must have a floating-point type, got uint8"):
         spaces.spec_of(BOX, gs.Box(0, 9, (2,), np.uint8))
-    with pytest.raises(InputError, match="action space Dict.* is not supported"):
+    with pytest.raises(InputError, match=r"action space Dict.* is not supported"):
         spaces.spec_of(BOX, gs.Dict(a=gs.Discrete(2)))
     with pytest.raises(InputError, match="the action space has no dimensions"):
         spaces.spec_of(BOX, gs.Box(-1, 1, (0,)))
@@ -184,7 +184,7 @@ def test_actions_outside_a_discrete_space_are_refused(space, action):
 
 
 def test_the_wrong_number_of_actions_is_refused():
-    with pytest.raises(InputError, match="expected 2 action\\(s\\) of Box.*, got shape \\(3,\\)"):
+    with pytest.raises(InputError, match=r"expected 2 action\(s\) of Box.*, got shape \(3,\)"):
         spaces.from_environment(BOX, np.zeros(3), 2)
 
 
