@@ -33,7 +33,7 @@ APART = {"theory"}  # an independent oracle: imports nothing of ours
 
 def room(module: str) -> str:
     """`implicitq.algorithms.iq` -> `algorithms`; the package itself -> ``."""
-    return (module.split(".") + [""])[1]
+    return ([*module.split("."), ""])[1]
 
 
 def imports(path: Path) -> set[str]:

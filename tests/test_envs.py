@@ -6,8 +6,8 @@ import os
 import gymnasium as gym
 import numpy as np
 import pytest
-import toys
 
+import toys
 from implicitq import envs
 from implicitq.envs import TRAINING, EnvironmentMaker, TrainingEnvironments, episode_seed
 from implicitq.types import InputError

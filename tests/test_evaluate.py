@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import toys
 
+import toys
 from implicitq import spaces
 from implicitq.envs import EVALUATION, EnvironmentMaker, episode_seed
 from implicitq.evaluate import Evaluator
