@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,12 @@ import jax
 import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Many tests compile the same tiny functions: keep them for the session.
+_compiled = tempfile.TemporaryDirectory(prefix="implicitq-tests-")
+jax.config.update("jax_compilation_cache_dir", _compiled.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 SMALL = {
     "steps": 120,

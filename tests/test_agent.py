@@ -161,8 +161,10 @@ def test_a_bad_number_of_steps_is_refused(box_agent, steps):
         box_agent.learn(steps)
 
 
-@pytest.mark.parametrize("env", [toys.Toy, toys.DiscreteToy, toys.MultiDiscreteToy, toys.DictToy])
-@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize(
+    ("env", "normalize"),
+    [(toys.Toy, False), (toys.DiscreteToy, False), (toys.MultiDiscreteToy, False), (toys.DictToy, True)],
+)
 def test_a_saved_policy_gives_the_same_answers(env, normalize, small, tmp_path):
     agent = implicitq.make("miq", env, **small, normalize_observations=normalize)
     agent.learn(40)
