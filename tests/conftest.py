@@ -1,5 +1,62 @@
-"""Settings for all tests: JAX may not broadcast ranks silently, and every worker keeps to few threads."""
+"""Strict numerics for all tests, and settings that keep them small."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import jax
+import pytest
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Many tests compile the same tiny functions: keep them for the session.
+_compiled = tempfile.TemporaryDirectory(prefix="implicitq-tests-")
+jax.config.update("jax_compilation_cache_dir", _compiled.name)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+SMALL = {
+    "steps": 120,
+    "hidden": (8,),
+    "min_replay": 20,
+    "batch_size": 8,
+    "replay_size": 1_000,
+    "bins": 3,
+    "eval_every": 40,
+    "eval_episodes": 2,
+    "checkpoint_every": 40,
+    "log_every": 20,
+}
+
+
+@pytest.fixture
+def small() -> dict[str, Any]:
+    """Hyperparameters of a run that takes about a second."""
+    return dict(SMALL)
+
+
+@pytest.fixture
+def small_flags() -> list[str]:
+    """The same for the command line."""
+    flags: list[str] = []
+    for name, value in SMALL.items():
+        values = value if isinstance(value, tuple) else (value,)
+        flags += [f"--{name.replace('_', '-')}", *map(str, values)]
+    return flags
+
+
+@pytest.fixture
+def files_of() -> Callable[[Path], dict[str, bytes]]:
+    """Content of all files of a run folder that must not depend on clocks or interruptions."""
+
+    def read(directory: Path) -> dict[str, bytes]:
+        return {
+            str(path.relative_to(directory)): path.read_bytes()
+            for path in sorted(directory.rglob("*"))
+            if path.is_file() and path.name not in ("timing.csv", ".lock")
+        }
+
+    return read

@@ -121,6 +121,10 @@ class Agent:
         """Returns and lengths of whole episodes with the deterministic policy, on environments of their own."""
         if not isinstance(episodes, int) or episodes < 1:
             raise InputError(f"episodes must be a whole number of at least 1, got {episodes!r}")
+        if seed is not None and (not isinstance(seed, int) or not 0 <= seed < 2**32):
+            raise InputError(f"seed must be a whole number from 0 to 4294967295, got {seed!r}")
+        if self._eval_maker is None and self.config.env.startswith("object:"):
+            raise InputError("the policy was trained on an environment object; give it as load(path, env=...)")
         maker = self._eval_maker or EnvironmentMaker(self.config.env)
         evaluator = Evaluator(maker.of_copies(), episodes, self.config.seed if seed is None else seed)
         try:
@@ -198,22 +202,36 @@ def load(path: str | Path, env: EnvironmentSource | None = None) -> Agent:
     return agent
 
 
-def resume(directory: str | Path, env: EnvironmentSource | None = None, *, inexact: bool = False) -> Agent:
+def resume(
+    directory: str | Path,
+    env: EnvironmentSource | None = None,
+    *,
+    eval_env: EnvironmentSource | None = None,
+    inexact: bool = False,
+) -> Agent:
     """The agent of a run folder, exactly where its newest good checkpoint was; `learn` goes on from there.
 
-    `env` is needed if the run was made from an environment object. With `inexact`, other versions, processors or
-    numbers of threads than the run began with are accepted.
+    `env` is needed if the run was made from an environment object, `eval_env` if it had one of its own. With
+    `inexact`, other versions, processors or numbers of threads than the run began with are accepted.
     """
     run = RunFolder.open(directory)
-    if env is None and run.config.env.startswith("object:"):
-        raise InputError(f"{directory} was trained on an environment object; give it as resume(directory, env=...)")
-    if not inexact:
-        run.check_exactness()
-    maker = EnvironmentMaker(env if env is not None else run.config.env)
-    agent = _agent(run.config, maker, maker, run)
-    assert agent._trainer is not None
-    run.restore(agent._trainer)
-    return agent
+    agent = None
+    try:
+        if env is None and run.config.env.startswith("object:"):
+            raise InputError(f"{directory} was trained on an environment object; give it as resume(directory, env=...)")
+        if not inexact:
+            run.check_exactness()
+        maker = EnvironmentMaker(env if env is not None else run.config.env)
+        eval_maker = EnvironmentMaker(eval_env) if eval_env is not None else maker
+        agent = _agent(run.config, maker, eval_maker, run)
+        assert agent._trainer is not None
+        run.restore(agent._trainer)
+        return agent
+    except BaseException:
+        run.close()  # or the folder would stay locked in this process
+        if agent is not None:
+            agent.close()
+        raise
 
 
 def _agent(

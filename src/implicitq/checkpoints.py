@@ -33,7 +33,8 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps with a checkpoint, oldest first."""
-        return sorted(int(path.stem) for path in (self._directory / "checkpoints").glob("*.json"))
+        found = (self._directory / "checkpoints").glob("*.json")
+        return sorted(int(path.stem) for path in found if path.stem.isdecimal())
 
     def save(self, trainer: Trainer) -> None:
         arrays, data = trainer.state()
@@ -58,6 +59,7 @@ class Checkpoints:
         for name, mark in manifest["logs"].items():
             if self._log_mark(name, mark["size"]) != mark:
                 raise InputError(f"{self._path(name)} is not as it was at step {step}")
+        trainer.replay.clear()  # of rows from a checkpoint that turned out to be damaged half-way
         for segment in manifest["segments"]:
             rows, _ = read_arrays(self._path(f"replay/{segment['file']}"), segment["sha256"])
             trainer.replay.restore_rows(rows, np.array(segment["first"]), np.array(segment["until"]))
@@ -102,8 +104,9 @@ class Checkpoints:
     def _prune(self) -> None:
         """Drop checkpoints but the newest ones, and segments that none of these needs."""
         steps = self.steps()
-        for step in steps[:-_KEEP]:
-            for path in (self._directory / "checkpoints").glob(f"{step:09d}.*"):
+        kept = {f"{step:09d}" for step in steps[-_KEEP:]}
+        for path in (self._directory / "checkpoints").glob("?????????.*"):  # also what a sudden death left half done
+            if path.name.split(".")[0] not in kept and path.suffix != ".rejected":
                 path.unlink()
         needed = {segment["file"] for segment in self._segments}
         for step in steps[-_KEEP:-1]:

@@ -93,6 +93,8 @@ def run(arguments: Sequence[str]) -> int:
         return COMMANDS[command][0](rest)
     except InputError as error:
         return _fail(str(error))
+    except OSError as error:  # of the disk: no room, no right, a file where a folder should be
+        return _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except KeyboardInterrupt:
         return 130
 
@@ -117,12 +119,13 @@ def resume(arguments: list[str]) -> int:
     from implicitq.agent import resume as resume_run
 
     agent = resume_run(parsed.directory, inexact=parsed.inexact)
-    if parsed.steps is not None:
-        agent.extend(parsed.steps)
-    if agent.step >= agent.config.steps:
+    if agent.step >= (agent.config.steps if parsed.steps is None else parsed.steps):
+        agent.close()
         raise InputError(
             f"{parsed.directory} is finished at step {agent.step:,}; to train on, give --steps with more than that"
         )
+    if parsed.steps is not None:
+        agent.extend(parsed.steps)
     _console.print(f"resuming {parsed.directory} at step {agent.step:,} of {agent.config.steps:,}")
     return _learn(agent, None)
 
@@ -231,7 +234,7 @@ def _learn(agent, out: Path | None) -> int:
             f"stopped at step {stop.step:,}; nothing is lost. Go on with: implicitq resume {agent.directory}"
         )
         return 128 + stop.signal_number
-    except InputError:
+    except (InputError, OSError):
         if agent.directory is not None and any((agent.directory / "checkpoints").glob("*.json")):
             _console.print(f"the last checkpoint is kept; go on from it with: implicitq resume {agent.directory}")
         raise

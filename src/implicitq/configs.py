@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import tyro
 
 from implicitq.types import InputError
@@ -79,7 +80,8 @@ class IQConfig(Config):
         _require(self, "temperature", 0 < self.temperature < math.inf, "a positive number")
         _require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
         _require(self, "bins", 2 <= self.bins <= 65_536, "a whole number from 2 to 65536")
-        _require(self, "munchausen_clip", (self.munchausen_clip or 1) > 0, "a positive number or None")
+        clip = self.munchausen_clip
+        _require(self, "munchausen_clip", clip is None or clip > 0, "a positive number or None")
 
 
 @dataclass(frozen=True)
@@ -168,17 +170,22 @@ def nearest(name: str, known: Any) -> str:
 
 
 def check_types(config: Any) -> None:
-    """Refuse a field of the wrong type; whole floats such as 1e6 count as integers."""
+    """Refuse a field of the wrong type; whole floats such as 1e6 count as integers, NumPy's numbers as Python's."""
     hints = typing.get_type_hints(type(config))
     for field in dataclasses.fields(config):
-        value, expected = getattr(config, field.name), hints[field.name]
+        value, expected = _plain(getattr(config, field.name)), hints[field.name]
         if expected is int and isinstance(value, float) and value.is_integer():
-            object.__setattr__(config, field.name, int(value))
-        elif expected == tuple[int, ...] and isinstance(value, list | tuple):
-            object.__setattr__(config, field.name, tuple(value))
-            _require(config, field.name, all(_fits(item, int) for item in value), "whole numbers")
-        elif not _fits(value, expected):
-            _require(config, field.name, False, _name_of(expected))
+            value = int(value)
+        if expected == tuple[int, ...] and isinstance(value, list):
+            value = tuple(value)
+        object.__setattr__(config, field.name, value)
+        _require(config, field.name, _fits(value, expected), _name_of(expected))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _fits(value: Any, expected: Any) -> bool:
@@ -187,6 +194,8 @@ def _fits(value: Any, expected: Any) -> bool:
         return value in typing.get_args(expected)
     if origin in (typing.Union, python_types.UnionType):
         return any(_fits(value, option) for option in typing.get_args(expected))
+    if expected == tuple[int, ...]:
+        return isinstance(value, tuple) and all(_fits(item, int) for item in value)
     if expected is float:
         return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
     if expected is int:
@@ -205,6 +214,7 @@ def _name_of(expected: Any) -> str:
         bool: "True or False",
         str: "a text",
         type(None): "None",
+        tuple[int, ...]: "whole numbers",
     }
     return names.get(expected, str(expected))
 

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import copy
 import importlib
-from collections.abc import Callable
+import logging
+import multiprocessing
+import signal
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -69,11 +75,12 @@ class EnvironmentMaker:
         if isinstance(self._source, str):
             return self._source
         known = getattr(self._source, "spec", None)
-        return (
-            known.id
-            if known is not None
-            else f"object:{getattr(self._source, '__name__', type(self._source).__name__)}"
-        )
+        if known is None:
+            return f"object:{getattr(self._source, '__name__', type(self._source).__name__)}"
+        # With other wrappers or arguments than its id stands for, the id alone would bring back something else.
+        plain = copy.deepcopy(known)
+        plain.kwargs.pop("render_mode", None)
+        return known.id if gym.registry.get(known.id) == plain else f"object:{known.id}"
 
 
 class Adapter(gym.Wrapper):
@@ -89,7 +96,9 @@ class Adapter(gym.Wrapper):
         actions = (options or {}).get(_REPLAY)
         observation, info = self.env.reset(seed=seed)
         for action in () if actions is None else actions[self._index]:
-            observation = self.env.step(action)[0]
+            observation, _, terminated, truncated, _ = self.env.step(copy.copy(action))
+            if terminated or truncated:  # it did not the first time: the environment is not deterministic
+                break
         return self._flat(observation), info
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict]:
@@ -99,6 +108,21 @@ class Adapter(gym.Wrapper):
 
     def _flat(self, observation: Any) -> Array:
         return spaces.flatten_one(self.env.observation_space, observation)
+
+
+@contextmanager
+def failures_named(doing: str) -> Iterator[None]:
+    """Say what the environment was doing when it failed, and where; the error itself is the cause."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"the environment failed in {doing}: {type(error).__name__}: {error} "
+            f"({Path(place.filename).name}, line {place.lineno})"
+        ) from error
 
 
 class Step(NamedTuple):
@@ -133,15 +157,17 @@ class TrainingEnvironments:
 
     def start(self) -> Array:
         """The first observations: [E, O]."""
-        observations, _ = self._vector.reset(seed=self._seeds())
+        with failures_named("reset"):
+            observations, _ = self._vector.reset(seed=self._seeds())
         return np.asarray(observations)
 
     def step(self, coordinates: Array) -> Step:
         """Take one action, given in agent coordinates [E, D], in every environment."""
         actions = spaces.to_environment(self.action_space, coordinates)
         for taken, action in zip(self._actions, actions, strict=True):
-            taken.append(action)
-        observations, rewards, terminated, truncated, _ = self._vector.step(actions)
+            taken.append(copy.copy(action))  # some environments change the action they are given
+        with failures_named("step"):
+            observations, rewards, terminated, truncated, _ = self._vector.step(actions)
         return Step(np.asarray(observations), rewards, terminated, truncated)
 
     def next_episodes(self, which: Array) -> Array:
@@ -149,7 +175,8 @@ class TrainingEnvironments:
         self._episodes += which
         for index in np.flatnonzero(which):
             self._actions[index].clear()
-        observations, _ = self._vector.reset(seed=self._seeds(), options={"reset_mask": which.copy()})
+        with failures_named("reset"):
+            observations, _ = self._vector.reset(seed=self._seeds(), options={"reset_mask": which.copy()})
         return np.asarray(observations)
 
     def arrays(self) -> dict[str, Array]:
@@ -179,6 +206,9 @@ class _Adapted:
         self._maker, self._index = maker, index
 
     def __call__(self) -> Adapter:
+        if multiprocessing.parent_process() is not None:
+            # Ctrl-C reaches every process of a terminal; the worker has to live until the checkpoint is written.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         env = self._maker()
         spaces.spec_of(env.observation_space, env.action_space)
         return Adapter(env, self._index)
@@ -194,6 +224,9 @@ def _make(name: str, **arguments: Any) -> gym.Env:
                 raise InputError(
                     f"{name} needs the package {module}; install it with: pip install 'implicitq[{extra}]'"
                 ) from None
+    entry = gym.registry.get(name)
+    if name.startswith("AdroitHand") or (entry is not None and "mujoco" in str(entry.entry_point)):
+        _log_mujoco_warnings()
     try:
         return gym.make(name, **arguments)
     except gym.error.DependencyNotInstalled as error:
@@ -208,6 +241,22 @@ def _make(name: str, **arguments: Any) -> gym.Env:
         if name in known:
             raise InputError(f"{name} cannot be made: {error}") from None
         raise InputError(f"unknown environment {name!r}{_guess(name, known)}") from None
+
+
+def _log_mujoco_warnings() -> None:
+    """By Python's logging: MuJoCo prints them once per environment, and to a file in the working folder."""
+    try:
+        import mujoco
+    except ImportError:
+        return
+    if mujoco.get_mju_user_warning() is None:
+        mujoco.set_mju_user_warning(_log_mujoco_warning)
+
+
+def _log_mujoco_warning(message: str) -> None:
+    # Deprecations are about model files, which are not the user's. (An exception here would end the process.)
+    level = logging.DEBUG if "deprecated" in message else logging.WARNING
+    logging.getLogger("implicitq.mujoco").log(level, "MuJoCo: %s", message)
 
 
 def _guess(name: str, known: list[str]) -> str:

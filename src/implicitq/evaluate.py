@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from implicitq import spaces
-from implicitq.envs import EVALUATION, Adapter, EnvironmentMaker, episode_seed
+from implicitq.envs import EVALUATION, Adapter, EnvironmentMaker, episode_seed, failures_named
 from implicitq.types import Array, Evaluation, InputError, Spec
 
 
@@ -23,12 +23,13 @@ class Evaluator:
 
     def run(self, act: Callable[[Array], Array], step: int) -> Evaluation:
         """`act` maps observations [E, O] to coordinates [E, D]; `step` is recorded and picks the seeds."""
-        observations = np.stack(
-            [
-                env.reset(seed=episode_seed(self._seed, EVALUATION, index, step))[0]
-                for index, env in enumerate(self._envs)
-            ]
-        )
+        with failures_named("reset"):
+            observations = np.stack(
+                [
+                    env.reset(seed=episode_seed(self._seed, EVALUATION, index, step))[0]
+                    for index, env in enumerate(self._envs)
+                ]
+            )
         returns, lengths = np.zeros(len(self._envs)), np.zeros(len(self._envs), int)
         running = list(range(len(self._envs)))
         while running:
@@ -36,7 +37,8 @@ class Evaluator:
             actions = spaces.to_environment(self.action_space, np.asarray(act(observations)))
             still = []
             for index in running:
-                observation, reward, terminated, truncated, _ = self._envs[index].step(actions[index])
+                with failures_named("step"):
+                    observation, reward, terminated, truncated, _ = self._envs[index].step(actions[index])
                 observations[index] = observation
                 returns[index] += reward
                 lengths[index] += 1

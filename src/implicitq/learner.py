@@ -86,6 +86,12 @@ class Learner:
         self.leaves = self._compiled(self.leaves, batch)
 
     @property
+    def updates(self) -> int:
+        """Gradient steps so far."""
+        state: LearnerState = jax.tree.unflatten(self._structure, self.leaves)
+        return int(state.updates)
+
+    @property
     def actor_leaves(self) -> list[jax.Array]:
         return [self.leaves[number] for number in self._actor_numbers]
 

@@ -105,6 +105,11 @@ class Replay:
         positions = self._positions(first, until)
         return {name: column[positions] for name, column in self._columns().items()}
 
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._flags[:] = _OPEN
+        self._written[:] = 0
+
     def restore_rows(self, arrays: dict[str, Array], first: Array, until: Array) -> None:
         """Put back what `rows` gave, oldest first."""
         positions = self._positions(first, until)

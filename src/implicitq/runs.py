@@ -65,7 +65,8 @@ class RunFolder:
             raise InputError(
                 f"{directory} already holds a run; go on with: implicitq resume {directory}, or choose another --out"
             )
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        begun = {".lock", "versions.json", "versions.json.part", "config.json.part"}  # by a process that died at once
+        if directory.exists() and (not directory.is_dir() or {path.name for path in directory.iterdir()} - begun):
             raise InputError(f"{directory} is not an empty folder; choose another --out")
         directory.mkdir(parents=True, exist_ok=True)
         run = RunFolder(directory, config)

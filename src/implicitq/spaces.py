@@ -52,7 +52,7 @@ def check_observation_space(space: spaces.Space) -> None:
 def check_action_space(space: spaces.Space) -> None:
     match space:
         case spaces.Box():
-            low, high = space.low.ravel(), space.high.ravel()
+            low, high = space.low.ravel().astype(np.float64), space.high.ravel().astype(np.float64)
             if not np.issubdtype(space.dtype, np.floating):
                 raise InputError(f"Box actions must have a floating-point type, got {space.dtype}")
             for j in range(low.size):
@@ -87,7 +87,8 @@ def flatten(space: spaces.Space, batch: Any) -> Array:
     """A batch of observations -> float32 [B, O]; discrete parts become one-hot."""
     match space:
         case spaces.Dict():
-            return np.concatenate([flatten(part, batch[name]) for name, part in space.items()], axis=1)
+            # By name: equal Dict spaces may list their parts in different orders.
+            return np.concatenate([flatten(space[name], batch[name]) for name in sorted(space.keys(), key=str)], axis=1)
         case spaces.Tuple():
             return np.concatenate([flatten(part, item) for part, item in zip(space, batch, strict=True)], axis=1)
         case spaces.Discrete():
@@ -126,9 +127,9 @@ def to_environment(space: spaces.Space, coordinates: Array) -> Array:
             shares = (np.clip(coordinates, -1, 1).astype(np.float64).reshape(-1, *space.shape) + 1) / 2
             return np.clip(low + shares * (high - low), low, high).astype(space.dtype)
         case spaces.Discrete():
-            return coordinates[:, 0].astype(space.dtype) + space.start
+            return (coordinates[:, 0] + space.start).astype(space.dtype)
         case spaces.MultiDiscrete():
-            return coordinates.reshape(-1, *space.shape).astype(space.dtype) + space.start
+            return (coordinates.reshape(-1, *space.shape) + space.start).astype(space.dtype)
         case _:
             return coordinates.reshape(-1, *(space.shape or ())).astype(space.dtype)
 
@@ -143,13 +144,11 @@ def from_environment(space: spaces.Space, actions: Any, batch: int) -> Array:
         case spaces.Box():
             low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
             return (2 * (rows - low) / (high - low) - 1).astype(np.float32)
-        case spaces.Discrete() | spaces.MultiDiscrete():
-            numbers, sizes = rows - np.reshape(space.start, -1), np.array(_categories(space))
+        case _:
+            numbers, sizes = rows - np.reshape(getattr(space, "start", 0), -1), np.array(_categories(space))
             if ((numbers < 0) | (numbers >= sizes)).any():
                 raise InputError(f"expected actions of {space}, got {given.tolist()}")
             return numbers.astype(np.int32)
-        case _:
-            return rows.astype(np.int32)
 
 
 def describe(space: spaces.Space) -> dict[str, Any]:
@@ -160,11 +159,12 @@ def describe(space: spaces.Space) -> dict[str, Any]:
             bounds = {end: [str(x) for x in getattr(space, end).ravel().tolist()] for end in ("low", "high")}
             return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
         case spaces.Discrete():
-            return {"kind": "Discrete", "n": int(space.n), "start": int(space.start)}
+            return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
         case spaces.MultiDiscrete():
-            return {"kind": "MultiDiscrete", "nvec": space.nvec.tolist(), "start": space.start.tolist()}
+            sizes = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+            return {"kind": "MultiDiscrete", **sizes, "dtype": str(space.dtype)}
         case spaces.MultiBinary():
-            return {"kind": "MultiBinary", "shape": list(space.shape)}
+            return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
         case spaces.Dict():
             return {"kind": "Dict", "parts": [[name, describe(part)] for name, part in space.items()]}
         case spaces.Tuple():
@@ -183,13 +183,16 @@ def rebuild(data: dict[str, Any]) -> spaces.Space:
             )
             return spaces.Box(low, high, dtype=dtype.type)
         case "Discrete":
-            return spaces.Discrete(data["n"], start=data["start"])
+            # Older versions of Gymnasium know no other type than int64.
+            kind = {} if data["dtype"] == "int64" else {"dtype": np.dtype(data["dtype"]).type}
+            return spaces.Discrete(data["n"], start=data["start"], **kind)
         case "MultiDiscrete":
-            return spaces.MultiDiscrete(np.array(data["nvec"]), start=np.array(data["start"]))
+            dtype = np.dtype(data["dtype"]).type
+            return spaces.MultiDiscrete(np.array(data["nvec"]), dtype=dtype, start=np.array(data["start"]))
         case "MultiBinary":
-            return spaces.MultiBinary(data["shape"])
+            return spaces.MultiBinary(data["n"])
         case "Dict":
-            return spaces.Dict({name: rebuild(part) for name, part in data["parts"]})
+            return spaces.Dict([(name, rebuild(part)) for name, part in data["parts"]])  # a list keeps its order
         case "Tuple":
             return spaces.Tuple([rebuild(part) for part in data["parts"]])
     raise InputError(f"unknown kind of space {data['kind']!r}")

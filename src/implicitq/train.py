@@ -75,7 +75,6 @@ class Trainer:
         self.metric_names = (*EPISODE_METRICS, *self.learner.metric_names)
         self._eval_maker = eval_maker or maker
         self._evaluator: Evaluator | None = None
-        self._last_evaluation = -1
         self._observations: Array | None = None  # [E, O]; None before the first step
         self._returns = np.zeros(config.num_envs)  # of the current episodes
         self._lengths = np.zeros(config.num_envs, np.int64)
@@ -153,7 +152,7 @@ class Trainer:
         self._finished = []
         row = {
             "episodes": self.episodes,
-            "updates": max(0, self.step - max(self.config.min_replay, self.config.num_envs) + self.config.num_envs),
+            "updates": self.learner.updates,
             "episode_return": float(np.mean(returns)) if returns else np.nan,
             "episode_length": float(np.mean(lengths)) if lengths else np.nan,
         }

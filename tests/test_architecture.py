@@ -1,0 +1,137 @@
+"""The direction of imports, and what must not be in the source."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import implicitq
+
+ROOT = Path(implicitq.__file__).parent
+SOURCES = sorted(ROOT.rglob("*.py"))
+
+# A module may import modules of layers above its own line, and of its own line.
+LAYERS = [
+    {"types"},
+    {"configs"},
+    {"equations", "networks", "spaces", "normalization", "files"},
+    {"policies"},
+    {"algorithms"},
+    {"learner", "envs", "replay", "evaluate"},
+    {"train"},
+    {"checkpoints", "policy_file", "runs"},
+    {"session", "display", "figures"},
+    {"agent", "experiments"},
+    {"cli"},
+]
+APART = {"theory"}  # an independent oracle: imports nothing of ours
+
+
+def room(module: str) -> str:
+    """`implicitq.algorithms.iq` -> `algorithms`; the package itself -> ``."""
+    return ([*module.split("."), ""])[1]
+
+
+def imports(path: Path) -> set[str]:
+    """Modules of ours that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            module = node.module or ""
+            is_package = module == "implicitq" or (ROOT.parent / module.replace(".", "/")).is_dir()
+            inside = {f"{module}.{alias.name}" for alias in node.names if is_package and is_module(module, alias.name)}
+            found |= inside or {module}
+    return {name for name in found if name == "implicitq" or name.startswith("implicitq.")}
+
+
+def is_module(package: str, name: str) -> bool:
+    base = ROOT.parent / package.replace(".", "/") / name
+    return base.is_dir() or base.with_suffix(".py").is_file()
+
+
+def own_module(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def layer(name: str) -> int:
+    return next(number for number, names in enumerate(LAYERS) if name in names)
+
+
+def test_every_module_has_a_layer():
+    rooms = {room(own_module(path)) for path in SOURCES} - {"", *APART}
+    assert rooms <= set().union(*LAYERS)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=own_module)
+def test_imports_go_one_way(path):
+    own = room(own_module(path))
+    if own == "":  # the package's face: public names only
+        assert {room(name) for name in imports(path)} <= {"types", "agent", ""}
+        return
+    for name in imports(path):
+        target = room(name)
+        if own in APART:
+            assert target == own, f"{own} imports {name}"
+        elif target not in ("", own):
+            assert target not in APART or own in ("experiments", "cli"), f"{own} imports {name}"
+            assert target in APART or layer(target) <= layer(own), f"{own} imports {name}"
+
+
+def test_the_check_of_directions_sees_imports(tmp_path):
+    path = tmp_path / "module.py"
+    path.write_text("from implicitq import agent, __version__\ndef f():\n    import implicitq.train\n")
+    assert imports(path) == {"implicitq.agent", "implicitq.train"}
+
+
+def test_no_algorithm_imports_another():
+    for path in (ROOT / "algorithms").glob("*.py"):
+        if path.stem != "__init__":
+            others = {name for name in imports(path) if name.startswith("implicitq.algorithms.")}
+            assert others <= {"implicitq.algorithms.base", own_module(path)}, path.name
+
+
+def test_the_training_loop_names_no_algorithm():
+    names = {path.stem for path in (ROOT / "algorithms").glob("*.py")} - {"__init__", "base"}
+    assert names
+    tree = ast.parse((ROOT / "train.py").read_text())
+    words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    words |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    words |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    assert not {word for word in words if word.lower() in names or word.lower() in {"miq", "iqconfig"}}
+
+
+def test_nothing_that_runs_code_from_files_is_used():
+    forbidden = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "eval", "exec", "allow_pickle"}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = set()
+            if isinstance(node, ast.Import):
+                names = {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names = {(node.module or "").split(".")[0]}
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                names = {node.func.id} | {keyword.arg for keyword in node.keywords}
+            elif isinstance(node, ast.Call):
+                names = {keyword.arg for keyword in node.keywords}
+            assert not names & forbidden, f"{path.name}, line {getattr(node, 'lineno', '?')}"
+
+
+def test_configs_help_and_figures_need_no_jax():
+    code = """
+import sys
+import implicitq, implicitq.configs, implicitq.cli, implicitq.figures, implicitq.spaces
+implicitq.configs.resolve("miq", "Pendulum-v1")
+assert implicitq.cli.run(["--help"]) == 0
+heavy = {"jax", "jaxlib", "equinox", "optax"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,230 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from implicitq.replay import Replay
+from implicitq.types import InputError
+
+GAMMA = 0.9
+GOES_ON, TERMINATES, IS_CUT = range(3)
+
+
+def make_replay(rows: int, num_envs: int, seed: int = 0) -> Replay:
+    return Replay(
+        rows=rows,
+        num_envs=num_envs,
+        observation_size=1,
+        action_dimensions=1,
+        action_dtype=np.dtype(np.uint16),
+        generator=np.random.default_rng(seed),
+    )
+
+
+class Model:
+    """What a replay should be: plain lists of rows. A row is (observation, action, reward, fate), or (observation,)."""
+
+    def __init__(self, capacity: int, num_envs: int) -> None:
+        self.capacity = capacity
+        self.rings: list[list[tuple]] = [[] for _ in range(num_envs)]  # completed rows, since the start
+        self.open = [0.0] * num_envs  # newest observations
+
+    def held(self) -> dict[float, tuple[int, int]]:
+        """Observations of transitions that fit in the memory -> (ring, row): all but one row, which is the open one."""
+        return {
+            row[0]: (ring, number)
+            for ring, rows in enumerate(self.rings)
+            for number, row in enumerate(rows)
+            if len(row) > 1 and number >= len(rows) - (self.capacity - 1)
+        }
+
+    def expected(self, ring: int, number: int, n_step: int) -> tuple[float, float, float, float]:
+        """Action, n-step return, discount and next observation of the transition that starts in this row."""
+        rows = self.rings[ring]
+        total, weight, action = 0.0, 1.0, rows[number][1]
+        for offset in range(n_step):
+            _, _, reward, fate = rows[number + offset]
+            total, weight, after = total + weight * reward, weight * GAMMA, number + offset + 1
+            if fate == TERMINATES:
+                weight = 0.0
+            if fate != GOES_ON or after == len(rows):
+                break
+        following = rows[after][0] if after < len(rows) else self.open[ring]
+        return action, total, weight, following
+
+
+def play(replay: Replay, model: Model, fates: list[list[int]], numbers: np.random.Generator) -> None:
+    """Feed the same steps to both. Every observation has a number of its own."""
+    num_envs = len(model.rings)
+    count = 0
+
+    def fresh() -> np.ndarray:
+        nonlocal count
+        count += num_envs
+        return np.arange(count - num_envs, count, dtype=np.float32)[:, None]
+
+    first = fresh()
+    replay.begin(np.ones(num_envs, bool), first)
+    model.open = first[:, 0].tolist()
+    for step in fates:
+        fate = np.array(step)
+        actions = numbers.integers(1000, size=(num_envs, 1))
+        rewards = numbers.integers(-50, 50, size=num_envs).astype(float)
+        observations = fresh()
+        replay.add(actions, rewards, fate == TERMINATES, fate == IS_CUT, observations)
+        for ring in range(num_envs):
+            row = (model.open[ring], int(actions[ring, 0]), float(rewards[ring]), step[ring])
+            model.rings[ring].append(row)
+            model.open[ring] = float(observations[ring, 0])
+            if step[ring] != GOES_ON:
+                model.rings[ring].append((model.open[ring],))
+        if (fate != GOES_ON).any():
+            observations = fresh()
+            replay.begin(fate != GOES_ON, observations)
+            for ring in np.flatnonzero(fate != GOES_ON):
+                model.open[ring] = float(observations[ring, 0])
+
+
+@st.composite
+def stories(draw):
+    num_envs = draw(st.integers(1, 3))
+    n_step = draw(st.integers(1, 5))
+    capacity = draw(st.integers(n_step + 2, 20))
+    fate = st.sampled_from([GOES_ON] * 6 + [TERMINATES, IS_CUT])
+    steps = draw(st.lists(st.lists(fate, min_size=num_envs, max_size=num_envs), min_size=1, max_size=50))
+    return num_envs, n_step, capacity, steps
+
+
+@settings(max_examples=150, deadline=None)
+@given(stories(), st.integers(0, 2**16))
+def test_every_sampled_transition_is_a_true_one(story, seed):
+    num_envs, n_step, capacity, steps = story
+    replay, model = make_replay(capacity * num_envs, num_envs, seed), Model(capacity, num_envs)
+    play(replay, model, steps, np.random.default_rng(seed))
+    held = model.held()
+    batch = replay.sample(64, n_step, GAMMA)
+    for index in range(64):
+        start = float(batch.observation[index, 0])
+        assert start in held, "a row that was overwritten, never written, or has no action"
+        action, total, weight, following = model.expected(*held[start], n_step)
+        assert batch.action[index, 0] == action
+        assert batch.next_observation[index, 0] == following
+        np.testing.assert_allclose(batch.reward[index], total, rtol=1e-5, atol=1e-4)
+        np.testing.assert_allclose(batch.discount[index], weight, rtol=1e-5)
+
+
+def test_termination_and_time_limit_differ_only_in_the_discount():
+    outcomes = {}
+    for fate in (TERMINATES, IS_CUT):
+        replay, model = make_replay(10, 1), Model(10, 1)
+        play(replay, model, [[GOES_ON], [fate]], np.random.default_rng(0))
+        batch = replay.sample(64, 3, GAMMA)
+        chosen = batch.observation[:, 0] == 0
+        outcomes[fate] = batch.reward[chosen][0], batch.discount[chosen][0], batch.next_observation[chosen][0, 0]
+    assert outcomes[TERMINATES][::2] == outcomes[IS_CUT][::2]
+    assert outcomes[TERMINATES][1] == 0
+    np.testing.assert_allclose(outcomes[IS_CUT][1], GAMMA**2, rtol=1e-6)
+
+
+def test_sampling_is_uniform_over_all_transitions_held():
+    replay, model = make_replay(3 * 12, 3), Model(12, 3)
+    fates = np.random.default_rng(1).choice([GOES_ON, TERMINATES, IS_CUT], p=[0.7, 0.15, 0.15], size=(40, 3))
+    play(replay, model, fates.tolist(), np.random.default_rng(0))
+    held = sorted(model.held())
+    draws = 400 * len(held)
+    found, counts = np.unique(replay.sample(draws, 1, GAMMA).observation[:, 0], return_counts=True)
+    assert found.tolist() == held
+    # Chi-square with len(held) - 1 degrees of freedom; five standard deviations above its mean.
+    freedom = len(held) - 1
+    assert ((counts - 400) ** 2 / 400).sum() < freedom + 5 * np.sqrt(2 * freedom)
+
+
+def test_rings_of_different_lengths_are_sampled_uniformly_before_they_are_full():
+    replay, model = make_replay(2 * 100, 2), Model(100, 2)
+    play(replay, model, [[GOES_ON, TERMINATES]] * 20, np.random.default_rng(0))
+    rings = np.array([model.held()[float(o)][0] for o in replay.sample(4000, 1, GAMMA).observation[:, 0]])
+    assert abs(rings.mean() - 0.5) < 0.05
+
+
+def test_a_million_humanoid_transitions_fit_in_one_and_a_half_gigabytes():
+    replay = Replay(
+        rows=1_000_000,
+        num_envs=1,
+        observation_size=348,
+        action_dimensions=17,
+        action_dtype=np.dtype(np.uint8),
+        generator=np.random.default_rng(0),
+    )
+    assert 1.39e9 < replay.nbytes < 1.5e9
+
+
+@settings(max_examples=60, deadline=None)
+@given(stories(), st.integers(0, 2**16), st.data())
+def test_a_replay_restored_from_segments_goes_on_with_the_same_samples(story, seed, data):
+    """Segments are cut at random moments, as checkpoints do; older rows may have been overwritten meanwhile."""
+    num_envs, n_step, capacity, steps = story
+    replay, model = make_replay(capacity * num_envs, num_envs, seed), Model(capacity, num_envs)
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(steps)), max_size=4)) | {len(steps)})
+    segments, done = [], np.zeros(num_envs, np.int64)
+    numbers = np.random.default_rng(seed)
+
+    class Recorder:
+        """Takes a segment after the steps in `cuts`, on the way of `play`."""
+
+        def __init__(self) -> None:
+            self.count = 0
+
+        def begin(self, which, observations):
+            replay.begin(which, observations)
+
+        def add(self, *step):
+            nonlocal done
+            replay.add(*step)
+            self.count += 1
+            if self.count in cuts:
+                first, until = np.maximum(done, replay.oldest), replay.written
+                segments.append((replay.rows(first, until), first, until))
+                done = until
+
+    play(Recorder(), model, steps, numbers)  # pyright: ignore
+    other = make_replay(capacity * num_envs, num_envs, seed + 1)
+    for rows, first, until in segments:
+        other.restore_rows(rows, first, until)
+    other.restore_state(replay.state(), np.array(model.open, np.float32)[:, None])
+    for _ in range(3):
+        for one, another in zip(replay.sample(16, n_step, GAMMA), other.sample(16, n_step, GAMMA), strict=True):
+            np.testing.assert_array_equal(one, another)
+
+
+def test_a_cleared_replay_has_no_rows_left_to_sample():
+    replay, model = make_replay(2 * 50, 2), Model(50, 2)
+    play(replay, model, [[GOES_ON, TERMINATES]] * 20, np.random.default_rng(0))
+    replay.clear()
+    fresh = Model(50, 2)
+    play(replay, fresh, [[TERMINATES, GOES_ON]] * 3, np.random.default_rng(1))
+    assert set(replay.sample(200, 1, GAMMA).observation[:, 0].tolist()) == set(fresh.held())
+
+
+def test_closing_open_episodes_keeps_their_transitions_and_cuts_their_returns():
+    replay, model = make_replay(20, 1), Model(20, 1)
+    play(replay, model, [[GOES_ON]] * 3, np.random.default_rng(0))
+    replay.end_open_episodes()
+    replay.begin(np.ones(1, bool), np.array([[99.0]], np.float32))
+    batch = replay.sample(100, 5, GAMMA)
+    assert set(batch.observation[:, 0].tolist()) == {0.0, 1.0, 2.0}
+    assert set(batch.next_observation[:, 0].tolist()) == {3.0}
+    assert (batch.discount > 0).all()
+
+
+def test_segments_of_another_shape_or_count_are_refused():
+    replay, model = make_replay(20, 1), Model(20, 1)
+    play(replay, model, [[GOES_ON]] * 5, np.random.default_rng(0))
+    rows = replay.rows(np.array([0]), np.array([5]))
+    with pytest.raises(InputError, match=r"a replay segment has observations of float32\[5, 1\], expected"):
+        make_replay(20, 1).restore_rows(rows, np.array([0]), np.array([4]))
+    other = make_replay(20, 1)
+    other.restore_rows(replay.rows(np.array([0]), np.array([4])), np.array([0]), np.array([4]))
+    with pytest.raises(InputError, match=r"the replay has \[4\] rows, expected \[5\]"):
+        other.restore_state(replay.state(), np.zeros((1, 1), np.float32))

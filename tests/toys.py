@@ -1,0 +1,111 @@
+"""Tiny environments for tests. As a module on the path, their ids work in other processes: `toys:Toy-v0`."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class Toy(gym.Env):
+    """A noisy walk fixed by reset(seed): ends at random, or by its time limit of 12 steps. Strict about being reset."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+    action_space: spaces.Space = spaces.Box(np.array([-1.0, 0.0]), np.array([2.0, 5.0]), dtype=np.float64)
+
+    def __init__(self, end_chance: float = 0.05, limit: int = 12) -> None:
+        self.end_chance, self.limit = end_chance, limit
+        self.running = False
+        self.resets = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        self.position = self.np_random.normal(size=3)
+        self.time, self.running = 0, True
+        self.resets += 1
+        return self.position.copy(), {}
+
+    def step(self, action: Any):
+        if not self.running:
+            raise RuntimeError("stepped after the end of the episode")
+        self.time += 1
+        push = float(np.sum(action))
+        self.position = 0.9 * self.position + 0.1 * push + 0.1 * self.np_random.normal(size=3)
+        terminated = bool(self.np_random.random() < self.end_chance)
+        truncated = not terminated and self.time >= self.limit
+        self.running = not (terminated or truncated)
+        return self.position.copy(), push - 1.0, terminated, truncated, {"time": self.time}
+
+
+class DiscreteToy(Toy):
+    action_space = spaces.Discrete(3, start=5)
+
+
+class MultiDiscreteToy(Toy):
+    action_space = spaces.MultiDiscrete([2, 4])
+
+
+class DictToy(Toy):
+    """Observations of several kinds, named against the alphabet."""
+
+    observation_space = spaces.Dict(
+        [("z", spaces.Box(-np.inf, np.inf, (3,), np.float64)), ("phase", spaces.Discrete(13))]
+    )
+
+    def reset(self, **arguments: Any):
+        observation, info = super().reset(**arguments)
+        return {"z": observation, "phase": 0}, info
+
+    def step(self, action: Any):
+        observation, *rest = super().step(action)
+        return {"z": observation, "phase": self.time}, *rest
+
+
+class ChangesActions(Toy):
+    """Overwrites the action it was given, as careless environments do."""
+
+    def step(self, action: Any):
+        answer = super().step(action)
+        action *= 0
+        return answer
+
+
+class Unseeded(Toy):
+    """Does not keep the promise of reset(seed)."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        return super().reset(seed=None)
+
+
+class Uncopyable(Toy):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Breaks(Toy):
+    """Fails, or gives what is not finite, at a step counted over all episodes."""
+
+    def __init__(self, at: int, how: str) -> None:
+        super().__init__()
+        self.at, self.how, self.count = at, how, 0
+
+    def step(self, action: Any):
+        observation, reward, terminated, truncated, info = super().step(action)
+        self.count += 1
+        if self.count == self.at and self.how == "error":
+            raise ZeroDivisionError("the floor gave way")
+        if self.count == self.at and self.how == "reward":
+            reward = float("inf")
+        if self.count == self.at and self.how == "observation":
+            observation[1] = np.nan
+        return observation, reward, terminated, truncated, info
+
+
+for name, entry in {"Toy": Toy, "DiscreteToy": DiscreteToy, "Unseeded": Unseeded}.items():
+    gym.register(f"{name}-v0", entry)
+gym.register("Breaks-v0", Breaks, kwargs={"at": 75, "how": "error"})
+gym.register("NotFinite-v0", Breaks, kwargs={"at": 75, "how": "reward"})
