@@ -11,16 +11,18 @@ import types as python_types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import tyro
 
-from implicitq.types import InputError
+from implicitq.types import ActionKind, InputError
 
 
 @dataclass(frozen=True)
 class Config:
     """What every algorithm has. Comments are the help texts of the command line; the paper's symbol comes first."""
+
+    accepted_actions: ClassVar[tuple[ActionKind, ...]] = ("Box", "Discrete", "MultiDiscrete")
 
     algorithm: Annotated[str, tyro.conf.Suppress] = ""
     env: str = "Pendulum-v1"  # Gymnasium id of the task.
@@ -83,6 +85,24 @@ class IQConfig(Config):
 
 
 @dataclass(frozen=True)
+class SACConfig(Config):
+    """Soft actor-critic: tanh-Gaussian policy, two Q-networks, entropy held at a target by the temperature."""
+
+    accepted_actions: ClassVar[tuple[ActionKind, ...]] = ("Box",)
+
+    temperature: float | Literal["auto"] = "auto"  # Entropy weight; auto: learnt, from 1, to hold the target entropy.
+    target_entropy: float | None = None  # Of the density in [-1, 1] coordinates; None: minus the action dimensions.
+    target_update: float = 0.005  # Polyak step of the target Q-networks, after every update.
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive = self.temperature == "auto" or 0 < self.temperature < math.inf
+        _require(self, "temperature", positive, "a positive number or 'auto'")
+        finite = self.target_entropy is None or math.isfinite(self.target_entropy)
+        _require(self, "target_entropy", finite, "a finite number or None")
+
+
+@dataclass(frozen=True)
 class AlgorithmEntry:
     """A name a user can train: a config class with the values that make the name."""
 
@@ -98,6 +118,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         {"temperature": 0.1, "alpha": 0.9},
         "Munchausen IQ, entropy and KL regularisation (alpha = 0.9)",
     ),
+    "sac": AlgorithmEntry(SACConfig, {}, "soft actor-critic, the baseline; Box actions only"),
 }
 
 # The one table of per-task settings: task -> algorithm ("*" for all) -> values. Humanoid, Walker2d and Adroit are

@@ -6,9 +6,12 @@ Shapes everywhere: B batch, O observation features, D action dimensions, N categ
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
+
+ActionKind = Literal["Box", "Discrete", "MultiDiscrete"]
+"""Continuous actions, one choice, or several choices at once (`MultiBinary` among them)."""
 
 Array = np.ndarray
 """An array on the host."""
@@ -45,6 +48,12 @@ class Spec:
     @property
     def continuous(self) -> bool:
         return self.categories is None
+
+    @property
+    def action_kind(self) -> ActionKind:
+        if self.categories is None:
+            return "Box"
+        return "Discrete" if len(self.categories) == 1 else "MultiDiscrete"
 
 
 @dataclass(frozen=True)
