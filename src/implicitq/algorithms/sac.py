@@ -31,10 +31,18 @@ class Networks(NamedTuple):
     log_temperature: jax.Array
 
 
+class Optimizers(NamedTuple):
+    """The state of one Adam for each part of the networks."""
+
+    policy: optax.OptState
+    critics: optax.OptState
+    log_temperature: optax.OptState
+
+
 class SACState(NamedTuple):
     online: Networks
     target: TwinActionValue
-    optimizers: Networks  # an optimiser state in the place of each network
+    optimizers: Optimizers
 
 
 def critic_loss(
@@ -85,7 +93,7 @@ class SAC:
             TwinActionValue(self.spec.observation_size, self.spec.action_dimensions, hidden, critic_key),
             jnp.log(jnp.float32(1.0 if first == "auto" else first)),
         )
-        optimizers = Networks(*(self._optimizer().init(part) for part in online))
+        optimizers = Optimizers(*(self._optimizer().init(part) for part in online))
         return SACState(online, jax.tree.map(jnp.copy, online.critics), optimizers)
 
     def update(self, state: SACState, batch: Transition[jax.Array], key: jax.Array) -> tuple[SACState, Metrics]:
@@ -111,7 +119,7 @@ class SAC:
 
         target = equations.polyak(state.target, critics, self.config.target_update)
         online = Networks(policy, critics, log_temperature)
-        optimizers = Networks(policy_optimizer, critic_optimizer, temperature_optimizer)
+        optimizers = Optimizers(policy_optimizer, critic_optimizer, temperature_optimizer)
         metrics |= {"entropy_per_dimension": entropy / self.spec.action_dimensions, "temperature": temperature}
         return SACState(online, target, optimizers), metrics
 
