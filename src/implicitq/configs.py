@@ -11,7 +11,7 @@ import types as python_types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -21,8 +21,6 @@ from implicitq.types import ActionKind, InputError
 @dataclass(frozen=True)
 class Config:
     """What every algorithm has. Comments are the help texts of the command line; the paper's symbol comes first."""
-
-    accepted_actions: ClassVar[tuple[ActionKind, ...]] = ("Box", "Discrete", "MultiDiscrete")
 
     algorithm: Annotated[str, tyro.conf.Suppress] = ""
     env: str = "Pendulum-v1"  # Gymnasium id of the task.
@@ -45,6 +43,11 @@ class Config:
     checkpoint_every: int = 10_000  # Steps between checkpoints.
     log_every: int = 1_000  # Steps between rows of metrics.csv.
 
+    @property
+    def accepted_actions(self) -> tuple[ActionKind, ...]:
+        """Kinds of action spaces that the algorithm can act in."""
+        return ("Box", "Discrete", "MultiDiscrete")
+
     def __post_init__(self) -> None:
         check_types(self)
         for name in ("steps", "batch_size", "replay_size", "min_replay", "n_step", "num_envs"):
@@ -66,33 +69,55 @@ class Config:
 
 
 @dataclass(frozen=True)
-class IQConfig(Config):
-    """Implicit Q-values: Q = temperature * ln pi + V, one squared loss (Eq. 2)."""
+class ImplicitConfig(Config):
+    """Algorithms with an implicit Q-value, Q = temperature * ln pi + V, and one squared loss."""
 
     temperature: float = 0.01  # tau: entropy weight is (1 - alpha) * temperature.
     alpha: float = 0.0  # Implicit KL: 0 is IQ, 0.9 is M-IQ; KL weight is alpha * temperature.
-    policy: Literal["multicategorical"] = "multicategorical"  # Class of policies.
-    bins: int = 11  # n: values per dimension of a Box action space.
+    policy: Literal["multicategorical", "gaussian"] = "multicategorical"  # Class of policies; gaussian: Box only.
+    bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
     softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature).
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
+    n_step_target: Literal["plain", "path"] = "plain"  # With n_step > 1: rewards alone, or PCL's path consistency.
+
+    @property
+    def accepted_actions(self) -> tuple[ActionKind, ...]:
+        return ("Box",) if self.policy == "gaussian" else super().accepted_actions
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _require(self, "temperature", 0 < self.temperature < math.inf, "a positive number")
         _require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
         _require(self, "bins", 2 <= self.bins <= 65_536, "a whole number from 2 to 65536")
+        fits = self.policy == "multicategorical" or self.softmax == "plain"
+        _require(self, "softmax", fits, "'plain' with a gaussian policy, which has no logits")
         _require(self, "munchausen_clip", (self.munchausen_clip or 1) > 0, "a positive number or None")
+
+
+@dataclass(frozen=True)
+class IQConfig(ImplicitConfig):
+    """Implicit Q-values: Q = temperature * ln pi + V, one squared loss (Eq. 2)."""
+
+
+@dataclass(frozen=True)
+class PCLConfig(ImplicitConfig):
+    """Path consistency learning: the loss of IQ in its residual form, without a target value."""
+
+    temperature: float = 1e-4  # tau: entropy weight is (1 - alpha) * temperature.
+    alpha: float = 0.0  # Implicit KL: 0 is PCL, 0.9 is Trust-PCL; KL weight is alpha * temperature.
 
 
 @dataclass(frozen=True)
 class SACConfig(Config):
     """Soft actor-critic: tanh-Gaussian policy, two Q-networks, entropy held at a target by the temperature."""
 
-    accepted_actions: ClassVar[tuple[ActionKind, ...]] = ("Box",)
-
     temperature: float | Literal["auto"] = "auto"  # Entropy weight; auto: learnt, from 1, to hold the target entropy.
     target_entropy: float | None = None  # Of the density in [-1, 1] coordinates; None: minus the action dimensions.
     target_update: float = 0.005  # Polyak step of the target Q-networks, after every update.
+
+    @property
+    def accepted_actions(self) -> tuple[ActionKind, ...]:
+        return ("Box",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,7 +143,15 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         {"temperature": 0.1, "alpha": 0.9},
         "Munchausen IQ, entropy and KL regularisation (alpha = 0.9)",
     ),
-    "sac": AlgorithmEntry(SACConfig, {}, "soft actor-critic, the baseline; Box actions only"),
+    "iq-gaussian": AlgorithmEntry(IQConfig, {"policy": "gaussian"}, "IQ with a diagonal normal policy; Box only"),
+    "miq-gaussian": AlgorithmEntry(
+        IQConfig,
+        {"policy": "gaussian", "temperature": 0.1, "alpha": 0.9},
+        "M-IQ with a diagonal normal policy; Box only",
+    ),
+    "pcl": AlgorithmEntry(PCLConfig, {}, "path consistency learning, the residual form of IQ"),
+    "trust-pcl": AlgorithmEntry(PCLConfig, {"temperature": 1e-3, "alpha": 0.9}, "Trust-PCL, the residual form of M-IQ"),
+    "sac": AlgorithmEntry(SACConfig, {}, "soft actor-critic, the baseline; Box only"),
 }
 
 # The one table of per-task settings: task -> algorithm ("*" for all) -> values. Humanoid, Walker2d and Adroit are

@@ -5,6 +5,7 @@ Shapes everywhere: B batch, O observation features, D action dimensions, N categ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -22,12 +23,21 @@ PyTree = Any
 A = TypeVar("A")
 
 
+class Steps(NamedTuple, Generic[A]):
+    """The steps of a path after its first one."""
+
+    observation: A  # [B, n - 1, O]
+    action: A  # [B, n - 1, D]
+    weight: A  # [B, n - 1], gamma^i for step i; zero beyond the end of the path
+
+
 class Transition(NamedTuple, Generic[A]):
     """A batch of what the replay hands to an update, on the host or inside a compiled function.
 
     With n-step returns, `reward` is the discounted sum of the rewards up to `next_observation`.
     `discount` is gamma to the power of the steps in between, and zero after a termination: a time limit leaves
     it as it is, so the target `reward + discount * V(next_observation)` is right in every case.
+    `between` has the steps of an n-step return that lie in between, for algorithms that want whole paths.
     """
 
     observation: A  # [B, O]
@@ -35,6 +45,16 @@ class Transition(NamedTuple, Generic[A]):
     reward: A  # [B]
     discount: A  # [B]
     next_observation: A  # [B, O]
+    between: Steps[A] | None = None
+
+    def map_observations(self, function: Callable[[A], A]) -> Transition[A]:
+        """The same batch with `function` applied to all its observations."""
+        steps = self.between
+        return self._replace(
+            observation=function(self.observation),
+            next_observation=function(self.next_observation),
+            between=None if steps is None else steps._replace(observation=function(steps.observation)),
+        )
 
 
 @dataclass(frozen=True)

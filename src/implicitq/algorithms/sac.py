@@ -85,6 +85,10 @@ class SAC:
     config: SACConfig
     spec: Spec
 
+    @property
+    def wants_path(self) -> bool:
+        return False
+
     def init(self, key: jax.Array) -> SACState:
         policy_key, critic_key = jax.random.split(key)
         hidden, first = self.config.hidden, self.config.temperature
