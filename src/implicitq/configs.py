@@ -128,6 +128,27 @@ class SACConfig(Config):
 
 
 @dataclass(frozen=True)
+class DQNConfig(Config):
+    """An explicit Q-network for Discrete actions: M-DQN, DQN, and advantage learning."""
+
+    temperature: float = 0.03  # tau: of the softmax policy and the soft maximum; 0: greedy and the maximum.
+    alpha: float = 0.9  # Munchausen weight; 0: none.
+    munchausen_clip: float | None = 1.0  # Bound temperature * ln pi in the target to [-clip, 0]; None: no bound.
+    epsilon: float = 0.0  # Share of uniformly random actions while exploring.
+
+    @property
+    def accepted_actions(self) -> tuple[ActionKind, ...]:
+        return ("Discrete",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(self, "temperature", 0 <= self.temperature < math.inf, "a number of at least 0")
+        _require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
+        _require(self, "munchausen_clip", (self.munchausen_clip or 1) > 0, "a positive number or None")
+        _require(self, "epsilon", 0 <= self.epsilon <= 1, "a number in [0, 1]")
+
+
+@dataclass(frozen=True)
 class AlgorithmEntry:
     """A name a user can train: a config class with the values that make the name."""
 
@@ -152,22 +173,28 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     "pcl": AlgorithmEntry(PCLConfig, {}, "path consistency learning, the residual form of IQ"),
     "trust-pcl": AlgorithmEntry(PCLConfig, {"temperature": 1e-3, "alpha": 0.9}, "Trust-PCL, the residual form of M-IQ"),
     "sac": AlgorithmEntry(SACConfig, {}, "soft actor-critic, the baseline; Box only"),
+    "mdqn": AlgorithmEntry(DQNConfig, {}, "Munchausen DQN, explicit Q-network; Discrete only"),
+    "dqn": AlgorithmEntry(
+        DQNConfig,
+        {"temperature": 0.0, "alpha": 0.0, "munchausen_clip": None, "epsilon": 0.1},
+        "DQN, greedy but for epsilon = 0.1; Discrete only",
+    ),
 }
 
 # The one table of per-task settings: task -> algorithm ("*" for all) -> values. Humanoid, Walker2d and Adroit are
 # the paper's "best parameters" (App. B.2, B.3); the small tasks are ours.
 _SMALL = {"hidden": (256, 256), "min_replay": 1_000, "eval_every": 1_000, "checkpoint_every": 5_000}
 _SLOW_IQ = {name: {"learning_rate": 3e-5} for name in ("iq", "miq")}
-_COOL_IQ = {"iq": {"temperature": 0.001}, "miq": {"temperature": 0.01}}
+_ADROIT = {"iq": {"temperature": 0.001}, "miq": {"temperature": 0.01}, "sac": {"learning_rate": 3e-5}}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "Pendulum": {"*": {**_SMALL, "steps": 10_000}},
     "CartPole": {"*": {**_SMALL, "steps": 20_000}},
     "Humanoid": _SLOW_IQ,
     "Walker2d": _SLOW_IQ,
-    "AdroitHandDoor": _COOL_IQ,
-    "AdroitHandHammer": _COOL_IQ,
-    "AdroitHandPen": _COOL_IQ,
-    "AdroitHandRelocate": _COOL_IQ,
+    "AdroitHandDoor": _ADROIT,
+    "AdroitHandHammer": _ADROIT,
+    "AdroitHandPen": _ADROIT,
+    "AdroitHandRelocate": _ADROIT,
 }
 
 

@@ -6,16 +6,18 @@ from collections.abc import Callable
 from typing import Any
 
 from implicitq.algorithms.base import Algorithm, Metrics
+from implicitq.algorithms.dqn import DQN
 from implicitq.algorithms.iq import IQ
 from implicitq.algorithms.pcl import PCL
 from implicitq.algorithms.sac import SAC
-from implicitq.configs import Config, IQConfig, PCLConfig, SACConfig
+from implicitq.configs import Config, DQNConfig, IQConfig, PCLConfig, SACConfig
 from implicitq.types import InputError, Spec
 
 _BY_CONFIG: dict[type[Config], Callable[[Any, Spec], Algorithm]] = {
     IQConfig: IQ,
     PCLConfig: PCL,
     SACConfig: SAC,
+    DQNConfig: DQN,
 }
 
 
@@ -29,4 +31,4 @@ def build(config: Config, spec: Spec) -> Algorithm:
     return _BY_CONFIG[type(config)](config, spec)
 
 
-__all__ = ["IQ", "PCL", "SAC", "Algorithm", "Metrics", "build"]
+__all__ = ["DQN", "IQ", "PCL", "SAC", "Algorithm", "Metrics", "build"]
