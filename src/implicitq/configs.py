@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 
-from implicitq.types import InputError
+from implicitq.types import ActionKind, InputError
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,11 @@ class Config:
     checkpoint_every: int = 10_000  # Steps between checkpoints.
     log_every: int = 1_000  # Steps between rows of metrics.csv.
 
+    @property
+    def accepted_actions(self) -> tuple[ActionKind, ...]:
+        """Kinds of action spaces that the algorithm can act in."""
+        return ("Box", "Discrete", "MultiDiscrete")
+
     def __post_init__(self) -> None:
         check_types(self)
         for name in ("steps", "batch_size", "replay_size", "min_replay", "n_step", "num_envs"):
@@ -65,23 +70,83 @@ class Config:
 
 
 @dataclass(frozen=True)
-class IQConfig(Config):
-    """Implicit Q-values: Q = temperature * ln pi + V, one squared loss (Eq. 2)."""
+class ImplicitConfig(Config):
+    """Algorithms with an implicit Q-value, Q = temperature * ln pi + V, and one squared loss."""
 
     temperature: float = 0.01  # tau: entropy weight is (1 - alpha) * temperature.
     alpha: float = 0.0  # Implicit KL: 0 is IQ, 0.9 is M-IQ; KL weight is alpha * temperature.
-    policy: Literal["multicategorical"] = "multicategorical"  # Class of policies.
-    bins: int = 11  # n: values per dimension of a Box action space.
+    policy: Literal["multicategorical", "gaussian"] = "multicategorical"  # Class of policies; gaussian: Box only.
+    bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
     softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature).
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
+    n_step_target: Literal["plain", "path"] = "plain"  # With n_step > 1: rewards alone, or PCL's path consistency.
+
+    @property
+    def accepted_actions(self) -> tuple[ActionKind, ...]:
+        return ("Box",) if self.policy == "gaussian" else super().accepted_actions
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _require(self, "temperature", 0 < self.temperature < math.inf, "a positive number")
         _require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
         _require(self, "bins", 2 <= self.bins <= 65_536, "a whole number from 2 to 65536")
-        clip = self.munchausen_clip
-        _require(self, "munchausen_clip", clip is None or clip > 0, "a positive number or None")
+        fits = self.policy == "multicategorical" or self.softmax == "plain"
+        _require(self, "softmax", fits, "'plain' with a gaussian policy, which has no logits")
+        _require_clip(self)
+
+
+@dataclass(frozen=True)
+class IQConfig(ImplicitConfig):
+    """Implicit Q-values: Q = temperature * ln pi + V, one squared loss (Eq. 2)."""
+
+
+@dataclass(frozen=True)
+class PCLConfig(ImplicitConfig):
+    """Path consistency learning: the loss of IQ in its residual form, without a target value."""
+
+    temperature: float = 1e-4  # tau: entropy weight is (1 - alpha) * temperature.
+    alpha: float = 0.0  # Implicit KL: 0 is PCL, 0.9 is Trust-PCL; KL weight is alpha * temperature.
+
+
+@dataclass(frozen=True)
+class SACConfig(Config):
+    """Soft actor-critic: tanh-Gaussian policy, two Q-networks, entropy held at a target by the temperature."""
+
+    temperature: float | Literal["auto"] = "auto"  # Entropy weight; auto: learnt, from 1, to hold the target entropy.
+    target_entropy: float | None = None  # Of the density in [-1, 1] coordinates; None: minus the action dimensions.
+    target_update: float = 0.005  # Polyak step of the target Q-networks, after every update.
+
+    @property
+    def accepted_actions(self) -> tuple[ActionKind, ...]:
+        return ("Box",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive = self.temperature == "auto" or 0 < self.temperature < math.inf
+        _require(self, "temperature", positive, "a positive number or 'auto'")
+        finite = self.target_entropy is None or math.isfinite(self.target_entropy)
+        _require(self, "target_entropy", finite, "a finite number or None")
+
+
+@dataclass(frozen=True)
+class DQNConfig(Config):
+    """An explicit Q-network for Discrete actions: M-DQN, DQN, and advantage learning."""
+
+    temperature: float = 0.03  # tau: of the softmax policy and the soft maximum; 0: greedy and the maximum.
+    alpha: float = 0.9  # Munchausen weight; 0: none.
+    munchausen_clip: float | None = 1.0  # Bound temperature * ln pi in the target to [-clip, 0]; None: no bound.
+    epsilon: float = 0.0  # Share of uniformly random actions while exploring.
+
+    @property
+    def accepted_actions(self) -> tuple[ActionKind, ...]:
+        return ("Discrete",)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(self, "temperature", 0 <= self.temperature < math.inf, "a number of at least 0")
+        _require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
+        _require_clip(self)
+        _require(self, "epsilon", 0 <= self.epsilon <= 1, "a number in [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -100,22 +165,37 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         {"temperature": 0.1, "alpha": 0.9},
         "Munchausen IQ, entropy and KL regularisation (alpha = 0.9)",
     ),
+    "iq-gaussian": AlgorithmEntry(IQConfig, {"policy": "gaussian"}, "IQ with a diagonal normal policy; Box only"),
+    "miq-gaussian": AlgorithmEntry(
+        IQConfig,
+        {"policy": "gaussian", "temperature": 0.1, "alpha": 0.9},
+        "M-IQ with a diagonal normal policy; Box only",
+    ),
+    "pcl": AlgorithmEntry(PCLConfig, {}, "path consistency learning, the residual form of IQ"),
+    "trust-pcl": AlgorithmEntry(PCLConfig, {"temperature": 1e-3, "alpha": 0.9}, "Trust-PCL, the residual form of M-IQ"),
+    "sac": AlgorithmEntry(SACConfig, {}, "soft actor-critic, the baseline; Box only"),
+    "mdqn": AlgorithmEntry(DQNConfig, {}, "Munchausen DQN, explicit Q-network; Discrete only"),
+    "dqn": AlgorithmEntry(
+        DQNConfig,
+        {"temperature": 0.0, "alpha": 0.0, "munchausen_clip": None, "epsilon": 0.1},
+        "DQN, greedy but for epsilon = 0.1; Discrete only",
+    ),
 }
 
 # The one table of per-task settings: task -> algorithm ("*" for all) -> values. Humanoid, Walker2d and Adroit are
 # the paper's "best parameters" (App. B.2, B.3); the small tasks are ours.
 _SMALL = {"hidden": (256, 256), "min_replay": 1_000, "eval_every": 1_000, "checkpoint_every": 5_000}
 _SLOW_IQ = {name: {"learning_rate": 3e-5} for name in ("iq", "miq")}
-_COOL_IQ = {"iq": {"temperature": 0.001}, "miq": {"temperature": 0.01}}
+_ADROIT = {"iq": {"temperature": 0.001}, "miq": {"temperature": 0.01}, "sac": {"learning_rate": 3e-5}}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "Pendulum": {"*": {**_SMALL, "steps": 10_000}},
     "CartPole": {"*": {**_SMALL, "steps": 20_000}},
     "Humanoid": _SLOW_IQ,
     "Walker2d": _SLOW_IQ,
-    "AdroitHandDoor": _COOL_IQ,
-    "AdroitHandHammer": _COOL_IQ,
-    "AdroitHandPen": _COOL_IQ,
-    "AdroitHandRelocate": _COOL_IQ,
+    "AdroitHandDoor": _ADROIT,
+    "AdroitHandHammer": _ADROIT,
+    "AdroitHandPen": _ADROIT,
+    "AdroitHandRelocate": _ADROIT,
 }
 
 
@@ -222,6 +302,11 @@ def _name_of(expected: Any) -> str:
 def _require(config: Any, name: str, condition: bool, accepted: str) -> None:
     if not condition:
         raise InputError(f"{name} must be {accepted}, got {getattr(config, name)!r}")
+
+
+def _require_clip(config: ImplicitConfig | DQNConfig) -> None:
+    clip = config.munchausen_clip
+    _require(config, "munchausen_clip", clip is None or clip > 0, "a positive number or None")
 
 
 def _show(value: Any) -> str:

@@ -16,6 +16,13 @@ def implicit_q(log_pi: jax.Array, value: jax.Array, temperature: jax.Array | flo
     return temperature * log_pi + value
 
 
+def soft_maximum(q: jax.Array, temperature: jax.Array | float) -> jax.Array:
+    """V = T ln sum exp(Q / T) over the last axis (Eq. 1); the maximum if the temperature is the number 0."""
+    if isinstance(temperature, int | float) and temperature == 0:
+        return jnp.max(q, axis=-1)
+    return temperature * jax.nn.logsumexp(q / temperature, axis=-1)
+
+
 def munchausen_bonus(
     log_pi: jax.Array, alpha: float, temperature: jax.Array | float, clip: float | None = None
 ) -> jax.Array:

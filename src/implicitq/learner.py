@@ -129,9 +129,7 @@ class Learner:
         normalizer = state.normalizer
         if normalizer is not None:
             normalizer = normalizer.seen(batch.observation)
-            batch = batch._replace(
-                observation=normalizer(batch.observation), next_observation=normalizer(batch.next_observation)
-            )
+            batch = batch.map_observations(normalizer)
         key = jax.random.fold_in(self._key, state.updates)
         algorithm, metrics = self._algorithm.update(state.algorithm, batch, key)
         sums = {name: total + metrics[name] for name, total in state.metric_sums.items()}

@@ -43,3 +43,31 @@ class StateValue(eqx.Module):
     def __call__(self, observation: jax.Array) -> jax.Array:
         """[B, O] -> [B]."""
         return self.network(observation)[:, 0]
+
+
+class ActionValue(eqx.Module):
+    """Q(s, a) of continuous actions."""
+
+    network: MLP
+
+    def __init__(self, observation_size: int, action_dimensions: int, hidden: Sequence[int], key: jax.Array) -> None:
+        self.network = MLP((observation_size + action_dimensions, *hidden, 1), key)
+
+    def __call__(self, observation: jax.Array, action: jax.Array) -> jax.Array:
+        """[B, O], [B, D] -> [B]."""
+        return self.network(jnp.concatenate([observation, action], axis=-1))[:, 0]
+
+
+class TwinActionValue(eqx.Module):
+    """Two independent Q(s, a): their minimum overestimates less."""
+
+    first: ActionValue
+    second: ActionValue
+
+    def __init__(self, observation_size: int, action_dimensions: int, hidden: Sequence[int], key: jax.Array) -> None:
+        first_key, second_key = jax.random.split(key)
+        self.first = ActionValue(observation_size, action_dimensions, hidden, first_key)
+        self.second = ActionValue(observation_size, action_dimensions, hidden, second_key)
+
+    def __call__(self, observation: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self.first(observation, action), self.second(observation, action)

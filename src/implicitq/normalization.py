@@ -23,7 +23,10 @@ class Normalizer(NamedTuple):
         return Normalizer(jnp.zeros(observation_size), jnp.ones(observation_size), jnp.zeros(()))
 
     def __call__(self, observation: jax.Array) -> jax.Array:
-        scaled = (observation - self.mean[None]) * jax.lax.rsqrt(self.variance + _EPSILON)[None]
+        """[..., O] -> the same shape."""
+        features = (1,) * (observation.ndim - 1) + (-1,)
+        scale = jax.lax.rsqrt(self.variance + _EPSILON)
+        scaled = (observation - self.mean.reshape(features)) * scale.reshape(features)
         return jnp.clip(scaled, -_CLIP, _CLIP)
 
     def seen(self, observation: jax.Array) -> Normalizer:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitq.types import Array, InputError, Transition
+from implicitq.types import Array, InputError, Steps, Transition
 
 _OPEN = 0  # newest observation of a ring, or a row never written
 _STEP = 1  # an action was taken here and the episode went on, or was cut by a time limit
@@ -73,27 +73,35 @@ class Replay:
         self._flags[rows] = np.where(ended, _LAST, _OPEN)
         self._written += ended
 
-    def sample(self, batch_size: int, n_step: int, discount: float) -> Transition[Array]:
-        """A uniform batch of transitions, with n-step returns that stop at the end of the episode."""
+    def sample(self, batch_size: int, n_step: int, discount: float, *, path: bool = False) -> Transition[Array]:
+        """A uniform batch of transitions, with n-step returns that stop at the end of the episode.
+
+        With `path`, also the observations and actions of the steps in between.
+        """
         start = self._draw(batch_size)
-        row, flag = start, self._flags[start]
-        reward, weight = self._rewards[row], np.full(batch_size, discount, np.float32)
-        following = self._after(row)
+        row, reward, weight = start, self._rewards[start], np.full(batch_size, discount, np.float32)
+        rows, weights = [], []
         for _ in range(1, n_step):
+            following = self._after(row)
             next_flag = self._flags[following]
-            goes_on = (flag == _STEP) & ((next_flag == _STEP) | (next_flag == _TERMINAL_STEP))
-            reward = reward + np.where(goes_on, weight * self._rewards[following], np.float32(0))
+            goes_on = (self._flags[row] == _STEP) & ((next_flag == _STEP) | (next_flag == _TERMINAL_STEP))
+            weights.append(np.where(goes_on, weight, np.float32(0)))
+            reward = reward + weights[-1] * self._rewards[following]
             weight = np.where(goes_on, weight * np.float32(discount), weight)
             row = np.where(goes_on, following, row)
-            flag = self._flags[row]
-            following = self._after(row)
+            rows.append(row)
         return Transition(
             observation=self._observations[start],
             action=self._actions[start],
             reward=reward,
-            discount=np.where(flag == _TERMINAL_STEP, np.float32(0), weight),
-            next_observation=self._observations[following],
+            discount=np.where(self._flags[row] == _TERMINAL_STEP, np.float32(0), weight),
+            next_observation=self._observations[self._after(row)],
+            between=self._steps(rows, weights) if path and n_step > 1 else None,
         )
+
+    def _steps(self, rows: list[Array], weights: list[Array]) -> Steps[Array]:
+        chosen = np.stack(rows, axis=1)  # [B, n - 1]
+        return Steps(self._observations[chosen], self._actions[chosen], np.stack(weights, axis=1))
 
     @property
     def oldest(self) -> Array:

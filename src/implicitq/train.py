@@ -59,9 +59,9 @@ class Trainer:
         self.config = config
         self.envs = TrainingEnvironments(maker, config.num_envs, config.vectorization, config.seed)
         self.spec = self.envs.spec
-        self.learner = Learner(
-            algorithms.build(config, self.spec), self.spec, config.seed, config.normalize_observations
-        )
+        algorithm = algorithms.build(config, self.spec)
+        self.learner = Learner(algorithm, self.spec, config.seed, config.normalize_observations)
+        self._path = algorithm.wants_path
         self.replay = Replay(
             rows=config.replay_size,
             num_envs=config.num_envs,
@@ -134,7 +134,8 @@ class Trainer:
         return observations
 
     def sample_batch(self) -> Transition[Array]:
-        return self.replay.sample(self.config.batch_size, self.config.n_step, self.config.discount)
+        config = self.config
+        return self.replay.sample(config.batch_size, config.n_step, config.discount, path=self._path)
 
     def _due(self, every: int) -> bool:
         """Whether this step reached or passed a multiple of `every`."""

@@ -5,10 +5,14 @@ Shapes everywhere: B batch, O observation features, D action dimensions, N categ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
+
+ActionKind = Literal["Box", "Discrete", "MultiDiscrete"]
+"""Continuous actions, one choice, or several choices at once (`MultiBinary` among them)."""
 
 Array = np.ndarray
 """An array on the host."""
@@ -19,12 +23,21 @@ PyTree = Any
 A = TypeVar("A")
 
 
+class Steps(NamedTuple, Generic[A]):
+    """The steps of a path after its first one."""
+
+    observation: A  # [B, n - 1, O]
+    action: A  # [B, n - 1, D]
+    weight: A  # [B, n - 1], gamma^i for step i; zero beyond the end of the path
+
+
 class Transition(NamedTuple, Generic[A]):
     """A batch of what the replay hands to an update, on the host or inside a compiled function.
 
     With n-step returns, `reward` is the discounted sum of the rewards up to `next_observation`.
     `discount` is gamma to the power of the steps in between, and zero after a termination: a time limit leaves
     it as it is, so the target `reward + discount * V(next_observation)` is right in every case.
+    `between` has the steps of an n-step return that lie in between, for algorithms that want whole paths.
     """
 
     observation: A  # [B, O]
@@ -32,6 +45,16 @@ class Transition(NamedTuple, Generic[A]):
     reward: A  # [B]
     discount: A  # [B]
     next_observation: A  # [B, O]
+    between: Steps[A] | None = None
+
+    def map_observations(self, function: Callable[[A], A]) -> Transition[A]:
+        """The same batch with `function` applied to all its observations."""
+        steps = self.between
+        return self._replace(
+            observation=function(self.observation),
+            next_observation=function(self.next_observation),
+            between=None if steps is None else steps._replace(observation=function(steps.observation)),
+        )
 
 
 @dataclass(frozen=True)
@@ -45,6 +68,12 @@ class Spec:
     @property
     def continuous(self) -> bool:
         return self.categories is None
+
+    @property
+    def action_kind(self) -> ActionKind:
+        if self.categories is None:
+            return "Box"
+        return "Discrete" if len(self.categories) == 1 else "MultiDiscrete"
 
 
 @dataclass(frozen=True)

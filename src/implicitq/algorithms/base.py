@@ -19,6 +19,11 @@ class Algorithm(Protocol):
     coordinates are what they mean: numbers in [-1, 1] for continuous actions, category numbers for discrete ones.
     """
 
+    @property
+    def wants_path(self) -> bool:
+        """Whether `update` needs the steps in between of an n-step return, not only their rewards."""
+        ...
+
     def init(self, key: jax.Array) -> PyTree: ...
 
     def update(self, state: PyTree, batch: Transition[jax.Array], key: jax.Array) -> tuple[PyTree, Metrics]: ...

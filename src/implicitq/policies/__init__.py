@@ -1,5 +1,35 @@
 """Policy classes, one file each."""
 
-from implicitq.policies.multicategorical import Multicategorical, MulticategoricalPolicy, bin_centres
+from __future__ import annotations
 
-__all__ = ["Multicategorical", "MulticategoricalPolicy", "bin_centres"]
+import jax
+
+from implicitq.configs import ImplicitConfig
+from implicitq.policies.base import Distribution, Policy
+from implicitq.policies.gaussian import Gaussian, GaussianPolicy
+from implicitq.policies.multicategorical import Multicategorical, MulticategoricalPolicy, bin_centres
+from implicitq.policies.tanh_gaussian import TanhGaussian, TanhGaussianPolicy
+from implicitq.types import Spec
+
+
+def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> Policy:
+    """The policy that the config names, untrained."""
+    match config.policy:
+        case "multicategorical":
+            return MulticategoricalPolicy(spec, config.hidden, config.bins, config.softmax == "scaled", key)
+        case "gaussian":
+            return GaussianPolicy(spec, config.hidden, key)
+
+
+__all__ = [
+    "Distribution",
+    "Gaussian",
+    "GaussianPolicy",
+    "Multicategorical",
+    "MulticategoricalPolicy",
+    "Policy",
+    "TanhGaussian",
+    "TanhGaussianPolicy",
+    "bin_centres",
+    "build",
+]

@@ -1,0 +1,120 @@
+"""M-DQN and DQN: an explicit Q-network for one choice among N actions (App. A.5).
+
+IQ on a `Discrete` space minimises the loss of this file on Q = T ln pi + V. At temperature 0 the soft maximum is the
+maximum and the softmax is greedy: with alpha = 0 that is DQN, with alpha > 0 advantage learning.
+Shapes: B batch, O observation features, N actions. Stored actions are [B, 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from implicitq import equations
+from implicitq.algorithms.base import Metrics
+from implicitq.configs import DQNConfig
+from implicitq.networks import MLP
+from implicitq.types import PyTree, Spec, Transition
+
+
+class DQNState(NamedTuple):
+    online: MLP  # s -> Q(s, .)
+    target: MLP
+    optimizer: optax.OptState
+
+
+def chosen(rows: jax.Array, action: jax.Array) -> jax.Array:
+    """The entry of every row that its action picks: [B, N], [B, 1] -> [B]."""
+    return jnp.take_along_axis(rows, action.astype(jnp.int32), axis=1)[:, 0]
+
+
+def munchausen_loss(
+    q: jax.Array, target_q: jax.Array, next_target_q: jax.Array, batch: Transition[jax.Array], config: DQNConfig
+) -> jax.Array:
+    """Mean of (r + alpha T ln pi_(a|s) + gamma sum_b pi_(b|s') (Q_(s', b) - T ln pi_(b|s')) - Q(s, a))^2, _ for target.
+
+    With pi_target = softmax(Q_target / T) the sum is the soft maximum of Q_target(s', .), and T ln pi_target is
+    Q_target minus its soft maximum. All three Q are [B, N].
+    """
+    log_policy = target_q - equations.soft_maximum(target_q, config.temperature)[:, None]  # T ln pi_target: [B, N]
+    bonus = equations.munchausen_bonus(chosen(log_policy, batch.action), config.alpha, 1.0, config.munchausen_clip)
+    next_value = equations.soft_maximum(next_target_q, config.temperature)
+    goal = equations.target(batch.reward, bonus, batch.discount, next_value)
+    return equations.squared_loss(chosen(q, batch.action), jax.lax.stop_gradient(goal))
+
+
+def loss(online: MLP, target: MLP, batch: Transition[jax.Array], config: DQNConfig) -> tuple[jax.Array, Metrics]:
+    """`munchausen_loss` of the two networks."""
+    q = online(batch.observation)
+    error = munchausen_loss(q, target(batch.observation), target(batch.next_observation), batch, config)
+    metrics = {
+        "loss": error,
+        "value": jnp.mean(equations.soft_maximum(q, config.temperature)),
+        "q": jnp.mean(chosen(q, batch.action)),
+    }
+    return error, metrics
+
+
+@dataclass(frozen=True)
+class DQN:
+    config: DQNConfig
+    spec: Spec
+
+    @property
+    def wants_path(self) -> bool:
+        return False
+
+    @property
+    def _actions(self) -> int:
+        assert self.spec.categories is not None
+        return self.spec.categories[0]
+
+    def init(self, key: jax.Array) -> DQNState:
+        online: PyTree = MLP((self.spec.observation_size, *self.config.hidden, self._actions), key)
+        return DQNState(online, jax.tree.map(jnp.copy, online), self._optimizer().init(online))
+
+    def update(self, state: DQNState, batch: Transition[jax.Array], key: jax.Array) -> tuple[DQNState, Metrics]:
+        """One step of Adam on the loss, then the Polyak step of the target."""
+        gradient, metrics = jax.grad(loss, has_aux=True)(state.online, state.target, batch, self.config)
+        step, optimizer = self._optimizer().update(gradient, state.optimizer)
+        online = eqx.apply_updates(state.online, step)
+        return DQNState(online, equations.polyak(state.target, online, self.config.target_update), optimizer), metrics
+
+    def actor(self, state: DQNState) -> MLP:
+        return state.online
+
+    def sample(self, actor: MLP, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        action = jax.random.categorical(key, self._log_policy(actor, observation))[:, None]
+        return action.astype(np.min_scalar_type(self._actions - 1)), action
+
+    def deterministic(self, actor: MLP, observation: jax.Array) -> jax.Array:
+        return jnp.argmax(actor(observation), axis=1)[:, None]
+
+    def value(self, actor: MLP, observation: jax.Array) -> jax.Array:
+        """The soft maximum of Q(s, .)."""
+        return equations.soft_maximum(actor(observation), self.config.temperature)
+
+    def log_prob(self, actor: MLP, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
+        """Of the policy that `sample` draws from; minus infinity for what it never does."""
+        return chosen(self._log_policy(actor, observation), coordinates)
+
+    def q_value(self, actor: MLP, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
+        return chosen(actor(observation), coordinates)
+
+    def _log_policy(self, actor: MLP, observation: jax.Array) -> jax.Array:
+        """ln((1 - epsilon) softmax(Q / T) + epsilon / N); at T = 0 the softmax is greedy: [B, N]."""
+        q, temperature, epsilon = actor(observation), self.config.temperature, self.config.epsilon
+        if temperature > 0:
+            policy = jax.nn.softmax(q / temperature)
+        else:
+            policy = jax.nn.one_hot(jnp.argmax(q, axis=1), self._actions)
+        return jnp.log((1 - epsilon) * policy + epsilon / self._actions)
+
+    def _optimizer(self) -> optax.GradientTransformation:
+        return optax.adam(self.config.learning_rate)

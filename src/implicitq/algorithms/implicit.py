@@ -1,0 +1,143 @@
+"""Algorithm 1 of the paper, for any loss on an implicit Q-value: Q(s, a) = temperature * ln pi(a|s) + V(s).
+
+"Replacing the IQ loss by its residual version gives PCL" (App. B.2): iq.py and pcl.py hold the losses, this file all
+the rest. Shapes: B batch, n steps of a path, O observation features, D action dimensions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from implicitq import equations, policies
+from implicitq.algorithms.base import Metrics
+from implicitq.configs import ImplicitConfig
+from implicitq.networks import StateValue
+from implicitq.policies import Policy
+from implicitq.types import PyTree, Spec, Steps, Transition
+
+
+class Networks(NamedTuple):
+    """pi_theta and V_phi."""
+
+    policy: Policy
+    value: StateValue
+
+
+class Targets(NamedTuple):
+    """Slow copies of the networks that a loss needs them of; None for the others."""
+
+    policy: Policy | None
+    value: StateValue | None
+
+
+class ImplicitState(NamedTuple):
+    online: Networks
+    target: Targets
+    optimizer: optax.OptState
+
+
+def kl_bonus(
+    target_policy: Policy | None, observation: jax.Array, action: jax.Array, config: ImplicitConfig
+) -> jax.Array | float:
+    """alpha T ln pi_target(a|s): [B]."""
+    if target_policy is None:
+        return 0.0
+    log_pi = target_policy(observation, config.temperature).log_prob(action)
+    return equations.munchausen_bonus(log_pi, config.alpha, config.temperature, config.munchausen_clip)
+
+
+def path_terms(
+    policy: Policy, target_policy: Policy | None, steps: Steps[jax.Array], config: ImplicitConfig
+) -> jax.Array:
+    """What n-step rewards lack of a consistent path: sum_{i >= 1} gamma^i (alpha T ln pi_target_i - T ln pi_i): [B]."""
+    observation = steps.observation.reshape(-1, steps.observation.shape[-1])  # [B (n - 1), O]
+    action = steps.action.reshape(-1, steps.action.shape[-1])
+    log_pi = policy(observation, config.temperature).log_prob(action)
+    terms = kl_bonus(target_policy, observation, action, config) - config.temperature * log_pi
+    return jnp.sum(steps.weight * terms.reshape(steps.weight.shape), axis=1)
+
+
+def predict(online: Networks, batch: Transition[jax.Array], config: ImplicitConfig) -> tuple[jax.Array, Metrics]:
+    """Eq. 1 at the batch's actions, [B], and what there is to say about it."""
+    distribution = online.policy(batch.observation, config.temperature)
+    value = online.value(batch.observation)
+    q = equations.implicit_q(distribution.log_prob(batch.action), value, config.temperature)
+    metrics = {
+        "value": jnp.mean(value),
+        "q": jnp.mean(q),
+        "entropy_per_dimension": jnp.mean(distribution.entropy()),
+    }
+    return q, metrics
+
+
+@dataclass(frozen=True)
+class ImplicitAlgorithm(ABC):
+    """Learns policy and value jointly, with Adam on one loss, and acts by the policy."""
+
+    config: ImplicitConfig
+    spec: Spec
+
+    @abstractmethod
+    def loss(self, online: Networks, target: Targets, batch: Transition[jax.Array]) -> tuple[jax.Array, Metrics]: ...
+
+    @abstractmethod
+    def targets(self, online: Networks) -> Targets:
+        """The networks that have a slow copy."""
+
+    @property
+    def wants_path(self) -> bool:
+        return self.config.n_step > 1 and self.config.n_step_target == "path"
+
+    def init(self, key: jax.Array) -> ImplicitState:
+        policy_key, value_key = jax.random.split(key)
+        online: PyTree = Networks(
+            policies.build(self.config, self.spec, policy_key),
+            StateValue(self.spec.observation_size, self.config.hidden, value_key),
+        )
+        target = jax.tree.map(jnp.copy, self.targets(online))
+        return ImplicitState(online, target, self._optimizer().init(online))
+
+    def update(
+        self, state: ImplicitState, batch: Transition[jax.Array], key: jax.Array
+    ) -> tuple[ImplicitState, Metrics]:
+        """One step of Adam on the loss, then the Polyak step of the targets."""
+        gradient, metrics = jax.grad(self.loss, has_aux=True)(state.online, state.target, batch)
+        step, optimizer = self._optimizer().update(gradient, state.optimizer)
+        online = eqx.apply_updates(state.online, step)
+        target = equations.polyak(state.target, self.targets(online), self.config.target_update)
+        return ImplicitState(online, target, optimizer), metrics
+
+    def actor(self, state: ImplicitState) -> Networks:
+        return state.online
+
+    def sample(self, actor: Networks, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        policy = actor.policy
+        action = policy(observation, self.config.temperature).sample(key)
+        return action.astype(policy.action_dtype), policy.decode(action)
+
+    def deterministic(self, actor: Networks, observation: jax.Array) -> jax.Array:
+        policy = actor.policy
+        return policy.deterministic(policy(observation, self.config.temperature))
+
+    def value(self, actor: Networks, observation: jax.Array) -> jax.Array:
+        return actor.value(observation)
+
+    def log_prob(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
+        policy = actor.policy
+        return policy(observation, self.config.temperature).log_prob(policy.encode(coordinates))
+
+    def q_value(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
+        """Eq. 1. With alpha > 0, Q - V is the soft advantage divided by (1 - alpha)."""
+        return equations.implicit_q(
+            self.log_prob(actor, observation, coordinates), actor.value(observation), self.config.temperature
+        )
+
+    def _optimizer(self) -> optax.GradientTransformation:
+        return optax.adam(self.config.learning_rate)

@@ -1,0 +1,171 @@
+"""Soft actor-critic, the baseline (Sec. 6; Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications").
+
+Shapes: B batch, D action dimensions. Actions are stored as drawn, in [-1, 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+from implicitq import equations
+from implicitq.algorithms.base import Metrics
+from implicitq.configs import SACConfig
+from implicitq.networks import TwinActionValue
+from implicitq.policies import TanhGaussianPolicy
+from implicitq.types import PyTree, Spec, Transition
+
+_VALUE_SAMPLES = 32
+
+
+class Networks(NamedTuple):
+    """pi, the two Q, and ln T; a fixed temperature stays where it began."""
+
+    policy: TanhGaussianPolicy
+    critics: TwinActionValue
+    log_temperature: jax.Array
+
+
+class Optimizers(NamedTuple):
+    """The state of one Adam for each part of the networks."""
+
+    policy: optax.OptState
+    critics: optax.OptState
+    log_temperature: optax.OptState
+
+
+class SACState(NamedTuple):
+    online: Networks
+    target: TwinActionValue
+    optimizers: Optimizers
+
+
+def critic_loss(
+    critics: TwinActionValue,
+    target: TwinActionValue,
+    policy: TanhGaussianPolicy,
+    temperature: jax.Array,
+    batch: Transition[jax.Array],
+    key: jax.Array,
+) -> tuple[jax.Array, Metrics]:
+    """Mean over the batch, sum over i, of (r + gamma (min_j Q_target_j(s', a') - T ln pi(a'|s')) - Q_i(s, a))^2."""
+    next_action, next_log_pi = policy(batch.next_observation).sample_and_log_prob(key)
+    next_value = jnp.minimum(*target(batch.next_observation, next_action)) - temperature * next_log_pi
+    goal = jax.lax.stop_gradient(equations.target(batch.reward, 0.0, batch.discount, next_value))
+    first, second = critics(batch.observation, batch.action)
+    error = equations.squared_loss(first, goal) + equations.squared_loss(second, goal)
+    return error, {"loss": error, "q": jnp.mean(first)}
+
+
+def policy_loss(
+    policy: TanhGaussianPolicy,
+    critics: TwinActionValue,
+    temperature: jax.Array,
+    observation: jax.Array,
+    key: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    """Mean of T ln pi(a|s) - min_j Q_j(s, a), for a drawn from the policy; also gives the entropy, -mean ln pi."""
+    action, log_pi = policy(observation).sample_and_log_prob(key)
+    q = jnp.minimum(*critics(observation, action))
+    return jnp.mean(temperature * log_pi - q), -jnp.mean(log_pi)
+
+
+def temperature_loss(log_temperature: jax.Array, entropy: jax.Array, target_entropy: float) -> jax.Array:
+    """T (entropy - target entropy): T rises where the policy is less random than wanted."""
+    return jnp.exp(log_temperature) * (entropy - target_entropy)
+
+
+@dataclass(frozen=True)
+class SAC:
+    config: SACConfig
+    spec: Spec
+
+    @property
+    def wants_path(self) -> bool:
+        return False
+
+    def init(self, key: jax.Array) -> SACState:
+        policy_key, critic_key = jax.random.split(key)
+        hidden, first = self.config.hidden, self.config.temperature
+        online: PyTree = Networks(
+            TanhGaussianPolicy(self.spec, hidden, policy_key),
+            TwinActionValue(self.spec.observation_size, self.spec.action_dimensions, hidden, critic_key),
+            jnp.log(jnp.float32(1.0 if first == "auto" else first)),
+        )
+        optimizers = Optimizers(*(self._optimizer().init(part) for part in online))
+        return SACState(online, jax.tree.map(jnp.copy, online.critics), optimizers)
+
+    def update(self, state: SACState, batch: Transition[jax.Array], key: jax.Array) -> tuple[SACState, Metrics]:
+        """One step of Adam on the critics, on the policy against the new critics, and on the temperature."""
+        critic_key, policy_key = jax.random.split(key)
+        policy, critics, log_temperature = state.online
+        temperature = jnp.exp(log_temperature)
+
+        gradient, metrics = jax.grad(critic_loss, has_aux=True)(
+            critics, state.target, policy, temperature, batch, critic_key
+        )
+        critics, critic_optimizer = self._step(critics, gradient, state.optimizers.critics)
+
+        gradient, entropy = jax.grad(policy_loss, has_aux=True)(
+            policy, critics, temperature, batch.observation, policy_key
+        )
+        policy, policy_optimizer = self._step(policy, gradient, state.optimizers.policy)
+
+        temperature_optimizer = state.optimizers.log_temperature
+        if self.config.temperature == "auto":
+            gradient = jax.grad(temperature_loss)(log_temperature, entropy, self._target_entropy())
+            log_temperature, temperature_optimizer = self._step(log_temperature, gradient, temperature_optimizer)
+
+        target = equations.polyak(state.target, critics, self.config.target_update)
+        online = Networks(policy, critics, log_temperature)
+        optimizers = Optimizers(policy_optimizer, critic_optimizer, temperature_optimizer)
+        metrics |= {"entropy_per_dimension": entropy / self.spec.action_dimensions, "temperature": temperature}
+        return SACState(online, target, optimizers), metrics
+
+    def actor(self, state: SACState) -> Networks:
+        return state.online
+
+    def sample(self, actor: Networks, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        action, _ = actor.policy(observation).sample_and_log_prob(key)
+        return action, action
+
+    def deterministic(self, actor: Networks, observation: jax.Array) -> jax.Array:
+        """tanh of the normal's mean."""
+        return actor.policy(observation).mode()
+
+    def value(self, actor: Networks, observation: jax.Array) -> jax.Array:
+        """The soft value, mean of min_j Q_j(s, a) - T ln pi(a|s) over 32 actions of the policy.
+
+        The actions come from one fixed draw of random numbers, so equal observations have equal values.
+        """
+
+        def soft_value(row: jax.Array) -> jax.Array:
+            rows = jnp.broadcast_to(row, (_VALUE_SAMPLES, *row.shape))
+            action, log_pi = actor.policy(rows).sample_and_log_prob(jax.random.key(0))
+            return jnp.mean(self.q_value(actor, rows, action) - jnp.exp(actor.log_temperature) * log_pi)
+
+        return jax.vmap(soft_value)(observation)
+
+    def log_prob(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
+        """Of a density in [-1, 1] coordinates."""
+        return actor.policy(observation).log_prob(coordinates)
+
+    def q_value(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
+        """The lesser of the two."""
+        return jnp.minimum(*actor.critics(observation, coordinates))
+
+    def _target_entropy(self) -> float:
+        wanted = self.config.target_entropy
+        return -float(self.spec.action_dimensions) if wanted is None else wanted
+
+    def _step(self, network: PyTree, gradient: PyTree, optimizer: optax.OptState) -> tuple[PyTree, optax.OptState]:
+        step, optimizer = self._optimizer().update(gradient, optimizer)
+        return eqx.apply_updates(network, step), optimizer
+
+    def _optimizer(self) -> optax.GradientTransformation:
+        return optax.adam(self.config.learning_rate)

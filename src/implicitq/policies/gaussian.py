@@ -1,0 +1,75 @@
+"""The diagonal normal distribution, and the Gaussian policy of the paper's ablation (Sec. 6).
+
+Shapes: B batch, O observation features, D action dimensions.
+
+The policy is not squashed: it lives in the coordinates where the environment's bounds are -1 and 1, a sample is stored
+as it was drawn, and only what the environment gets is clipped. So ln pi of a replayed action is a quadratic function
+of it (which is NAF's advantage), finite and smooth at the bounds and beyond: nothing has to be inverted there.
+ln pi is the logarithm of a density, which may be positive, in these coordinates.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from implicitq.networks import MLP
+from implicitq.types import Spec
+
+# Below the least scale ln pi of a replayed action grows beyond use; above the greatest, nearly all of the
+# distribution is out of bounds and is clipped.
+_LEAST_SCALE, _GREATEST_SCALE = 1e-3, 2.0
+
+
+class Gaussian(eqx.Module):
+    """Independent normal distributions, one per action dimension."""
+
+    mean: jax.Array  # [B, D]
+    scale: jax.Array  # [B, D], the standard deviation
+
+    def log_prob(self, action: jax.Array) -> jax.Array:
+        """ln pi(a|s) = -sum_j ((a_j - mean_j)^2 / (2 scale_j^2) + ln scale_j + ln(2 pi) / 2): [B, D] -> [B]."""
+        deviation = (action - self.mean) / self.scale
+        return -jnp.sum(0.5 * jnp.square(deviation) + jnp.log(self.scale) + 0.5 * math.log(2 * math.pi), axis=-1)
+
+    def sample(self, key: jax.Array) -> jax.Array:
+        return self.mean + self.scale * jax.random.normal(key, self.mean.shape)  # [B, D]
+
+    def entropy(self) -> jax.Array:
+        """Exact differential entropy of every dimension, in nats: [B, D]."""
+        return jnp.log(self.scale) + 0.5 * math.log(2 * math.pi * math.e)
+
+
+class GaussianPolicy(eqx.Module):
+    """One network for mean and scale; the scale is kept between 0.001 and 2 by a sigmoid."""
+
+    network: MLP
+
+    def __init__(self, spec: Spec, hidden: Sequence[int], key: jax.Array) -> None:
+        self.network = MLP((spec.observation_size, *hidden, 2 * spec.action_dimensions), key)
+
+    def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Gaussian:
+        """[B, O] -> pi(.|s). The temperature plays no part: a normal density has no logits to scale."""
+        mean, raw = jnp.split(self.network(observation), 2, axis=-1)
+        return Gaussian(mean, _LEAST_SCALE + (_GREATEST_SCALE - _LEAST_SCALE) * jax.nn.sigmoid(raw))
+
+    @property
+    def action_dtype(self) -> np.dtype:
+        return np.dtype(np.float32)
+
+    def decode(self, action: jax.Array) -> jax.Array:
+        """Stored action -> agent coordinates: inside the bounds."""
+        return jnp.clip(action, -1.0, 1.0)
+
+    def encode(self, coordinates: jax.Array) -> jax.Array:
+        """Agent coordinates -> stored action: the same."""
+        return coordinates
+
+    def deterministic(self, distribution: Gaussian) -> jax.Array:
+        """The mean of the normal, inside the bounds: [B, D]."""
+        return jnp.clip(distribution.mean, -1.0, 1.0)
