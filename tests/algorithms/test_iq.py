@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from implicitq.algorithms.iq import IQ, Networks, Targets, loss
+from implicitq.algorithms.implicit import Networks, Targets
+from implicitq.algorithms.iq import IQ, loss
 from implicitq.configs import IQConfig, resolve
 from implicitq.types import Spec, Transition
 
