@@ -1,0 +1,165 @@
+"""Errors eps_k(s, a) injected into a scheme: none, i.i.d. noise, sampled transitions, an adversary, or given ones.
+
+Eq. of App. A.4: temperature ln pi_{k+2} + V_{k+1} = r + alpha temperature ln pi_{k+1} + gamma P V_k + eps_{k+1}.
+Shapes: S states, A actions, B seeds; the seed is the last axis, so that reductions over actions stay contiguous.
+Each seed owns a generator: the errors of seed 3 are the same alone and among fifty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from implicitq.theory.mdp import FiniteMDP, check_count, check_number
+from implicitq.theory.solve import optimum
+
+
+class ErrorSource(Protocol):
+    """Draws the errors of one step, given the values whose expectation P V the step takes."""
+
+    def draw(
+        self, mdp: FiniteMDP, step: int, generators: Sequence[np.random.Generator], values: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """eps_{step} [S, A, B] for each of `values` ([S, B] each), all from the same randomness; step counts from 1."""
+        ...
+
+
+class ErrorModel(Protocol):
+    """A description of errors; `prepare` binds it to an MDP before the first step."""
+
+    def prepare(self, mdp: FiniteMDP, iterations: int) -> ErrorSource: ...
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    """Independent zero-mean normal errors of standard deviation `scale`, the same whatever the values are."""
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        check_number("scale", self.scale, "a finite number >= 0", lambda x: x >= 0)
+
+    def prepare(self, mdp: FiniteMDP, iterations: int) -> ErrorSource:
+        return self
+
+    def draw(
+        self, mdp: FiniteMDP, step: int, generators: Sequence[np.random.Generator], values: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        noise = np.empty((len(generators), mdp.states, mdp.actions))
+        for one, generator in zip(noise, generators, strict=True):
+            generator.standard_normal(out=one)
+        noise *= self.scale
+        return [np.moveaxis(noise, 0, -1)] * len(values)
+
+
+@dataclass(frozen=True)
+class SampledTransitions:
+    """P V replaced by the mean of V over `samples` next states drawn from a generative model, for every (s, a).
+
+    eps = gamma (mean_i V(s'_i) - P V): zero-mean given the past, and bounded by gamma times the span of V.
+    """
+
+    samples: int = 1
+
+    def __post_init__(self) -> None:
+        check_count("samples", self.samples, least=1)
+
+    def prepare(self, mdp: FiniteMDP, iterations: int) -> ErrorSource:
+        rows = mdp.csr
+        cumulative = np.cumsum(rows.data)
+        starts = np.concatenate([[0.0], cumulative])[rows.indptr[:-1]]
+        lengths = np.diff(rows.indptr)
+        # one sorted table for all rows: row i covers (i, i + 1], so a single search serves every (s, a)
+        table = cumulative - np.repeat(starts, lengths) + np.repeat(np.arange(len(starts)), lengths)
+        table[rows.indptr[1:] - 1] = np.arange(1, len(starts) + 1)
+        return _GenerativeModel(self.samples, table, rows.indices)
+
+
+@dataclass(frozen=True, eq=False)
+class _GenerativeModel:
+    samples: int
+    table: np.ndarray  # [non-zeros] cumulative probabilities plus the row's number
+    successors: np.ndarray  # [non-zeros] s' of each entry
+
+    def next_states(self, mdp: FiniteMDP, generators: Sequence[np.random.Generator]) -> np.ndarray:
+        """One s' for every state, action and seed, [S * A, B]."""
+        size = mdp.states * mdp.actions
+        points = np.empty((len(generators), size))
+        for one, generator in zip(points, generators, strict=True):
+            generator.random(out=one)
+        points += np.arange(size)
+        # adding the row's number may round 0.99... up to the next row
+        np.minimum(points, np.nextafter(np.arange(1.0, size + 1), 0), out=points)
+        return self.successors[np.searchsorted(self.table, points, side="right")].T
+
+    def draw(
+        self, mdp: FiniteMDP, step: int, generators: Sequence[np.random.Generator], values: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        totals = [np.zeros((mdp.states * mdp.actions, len(generators))) for _ in values]
+        for _ in range(self.samples):
+            following = self.next_states(mdp, generators)
+            for total, value in zip(totals, values, strict=True):
+                total += np.take_along_axis(value, following, axis=0)
+        shape = (mdp.states, mdp.actions, len(generators))
+        return [
+            mdp.discount * (total.reshape(shape) / self.samples - mdp.expect(value))
+            for total, value in zip(totals, values, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """The persistent worst case of size `scale`: optimal actions lose `scale`, all others gain it, at every step.
+
+    Such errors do not average out: the average of the errors is as large as each of them.
+    """
+
+    scale: float
+
+    def __post_init__(self) -> None:
+        check_number("scale", self.scale, "a finite number >= 0", lambda x: x >= 0)
+
+    def prepare(self, mdp: FiniteMDP, iterations: int) -> ErrorSource:
+        errors = np.where(optimum(mdp).policy > 0, -self.scale, self.scale)
+        return _Constant(errors)
+
+
+@dataclass(frozen=True, eq=False)
+class _Constant:
+    errors: np.ndarray  # [S, A]
+
+    def draw(
+        self, mdp: FiniteMDP, step: int, generators: Sequence[np.random.Generator], values: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        return [np.repeat(self.errors[:, :, None], len(generators), axis=2)] * len(values)
+
+
+@dataclass(frozen=True, eq=False)
+class GivenErrors:
+    """Errors chosen beforehand, [iterations, S, A]; row j is eps_{j+1}, the error of the (j + 1)-th step."""
+
+    errors: np.ndarray
+
+    def prepare(self, mdp: FiniteMDP, iterations: int) -> ErrorSource:
+        errors = np.asarray(self.errors, dtype=np.float64)
+        wanted = (iterations, mdp.states, mdp.actions)
+        if errors.shape != wanted:
+            raise ValueError(f"errors must have shape [iterations, states, actions] = {list(wanted)}, got {list(errors.shape)}.")
+        bad = ~np.isfinite(errors)
+        if bad.any():
+            step, state, action = np.argwhere(bad)[0]
+            raise ValueError(f"errors of step {step + 1}, state {state}, action {action} are not finite.")
+        return _Listed(errors)
+
+
+@dataclass(frozen=True, eq=False)
+class _Listed:
+    errors: np.ndarray  # [K, S, A]
+
+    def draw(
+        self, mdp: FiniteMDP, step: int, generators: Sequence[np.random.Generator], values: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        return _Constant(self.errors[step - 1]).draw(mdp, step, generators, values)
