@@ -127,7 +127,7 @@ def from_gymnasium(environment: Any, *, discount: float = 0.99, **settings: Any)
         environment = gymnasium.make(environment, **settings)
     table = getattr(environment.unwrapped, "P", None)
     if table is None:
-        raise ValueError(f"{environment} has no transition table P; FrozenLake-v1, Taxi-v3 and CliffWalking-v1 have one.")
+        raise ValueError(f"{environment} has no transition table P; FrozenLake, Taxi and CliffWalking have one.")
     states, actions = len(table), len(table[0])
     P = sparse.lil_array(((states + 1) * actions, states + 1))
     r = np.zeros((states + 1, actions))
@@ -167,7 +167,15 @@ def by_name(name: str, *, seed: int = 0) -> FiniteMDP:
         return garnet(30, 4, 3, discount=0.9, seed=seed)
     if name in ("chain", "grid", "forest"):
         return {"chain": chain, "grid": grid_world, "forest": forest}[name]()
-    ids = {"frozen-lake": "FrozenLake-v1", "taxi": "Taxi-v3", "cliff-walking": "CliffWalking-v1"}
-    if name not in ids:
+    families = {"frozen-lake": "FrozenLake", "taxi": "Taxi", "cliff-walking": "CliffWalking"}
+    if name not in families:
         raise ValueError(f"mdp must be one of {', '.join(NAMES)}, got {name!r}.")
-    return from_gymnasium(ids[name], discount=0.95)
+    return from_gymnasium(_newest(families[name]), discount=0.95)
+
+
+def _newest(family: str) -> str:
+    """The newest registered version of an environment: the number differs between releases of Gymnasium."""
+    import gymnasium
+
+    versions = [spec.version or 0 for spec in gymnasium.registry.values() if spec.name == family]
+    return f"{family}-v{max(versions)}"
