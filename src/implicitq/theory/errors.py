@@ -21,7 +21,11 @@ class ErrorSource(Protocol):
     """Draws the errors of one step, given the values whose expectation P V the step takes."""
 
     def draw(
-        self, mdp: FiniteMDP, step: int, generators: Sequence[np.random.Generator], values: Sequence[np.ndarray]
+        self,
+        mdp: FiniteMDP,
+        step: int,
+        generators: Sequence[np.random.Generator],
+        values: Sequence[np.ndarray],
     ) -> list[np.ndarray]:
         """eps_{step} [S, A, B] for each of `values` ([S, B] each), all from the same randomness; step counts from 1."""
         ...
@@ -46,7 +50,11 @@ class GaussianNoise:
         return self
 
     def draw(
-        self, mdp: FiniteMDP, step: int, generators: Sequence[np.random.Generator], values: Sequence[np.ndarray]
+        self,
+        mdp: FiniteMDP,
+        step: int,
+        generators: Sequence[np.random.Generator],
+        values: Sequence[np.ndarray],
     ) -> list[np.ndarray]:
         noise = np.empty((len(generators), mdp.states, mdp.actions))
         for one, generator in zip(noise, generators, strict=True):
@@ -96,7 +104,11 @@ class _GenerativeModel:
         return self.successors[np.searchsorted(self.table, points, side="right")].T
 
     def draw(
-        self, mdp: FiniteMDP, step: int, generators: Sequence[np.random.Generator], values: Sequence[np.ndarray]
+        self,
+        mdp: FiniteMDP,
+        step: int,
+        generators: Sequence[np.random.Generator],
+        values: Sequence[np.ndarray],
     ) -> list[np.ndarray]:
         totals = [np.zeros((mdp.states * mdp.actions, len(generators))) for _ in values]
         for _ in range(self.samples):
@@ -132,7 +144,11 @@ class _Constant:
     errors: np.ndarray  # [S, A]
 
     def draw(
-        self, mdp: FiniteMDP, step: int, generators: Sequence[np.random.Generator], values: Sequence[np.ndarray]
+        self,
+        mdp: FiniteMDP,
+        step: int,
+        generators: Sequence[np.random.Generator],
+        values: Sequence[np.ndarray],
     ) -> list[np.ndarray]:
         return [np.repeat(self.errors[:, :, None], len(generators), axis=2)] * len(values)
 
@@ -147,7 +163,9 @@ class GivenErrors:
         errors = np.asarray(self.errors, dtype=np.float64)
         wanted = (iterations, mdp.states, mdp.actions)
         if errors.shape != wanted:
-            raise ValueError(f"errors must have shape [iterations, states, actions] = {list(wanted)}, got {list(errors.shape)}.")
+            raise ValueError(
+                f"errors must have shape [iterations, states, actions] = {list(wanted)}, got {list(errors.shape)}."
+            )
         bad = ~np.isfinite(errors)
         if bad.any():
             step, state, action = np.argwhere(bad)[0]
@@ -160,6 +178,10 @@ class _Listed:
     errors: np.ndarray  # [K, S, A]
 
     def draw(
-        self, mdp: FiniteMDP, step: int, generators: Sequence[np.random.Generator], values: Sequence[np.ndarray]
+        self,
+        mdp: FiniteMDP,
+        step: int,
+        generators: Sequence[np.random.Generator],
+        values: Sequence[np.ndarray],
     ) -> list[np.ndarray]:
         return _Constant(self.errors[step - 1]).draw(mdp, step, generators, values)

@@ -73,7 +73,9 @@ def md_vi(
     kl = check_temperature(kl, name="kl", zero=True)
     entropy = check_temperature(entropy, name="entropy", zero=True)
     if kl + entropy == 0:
-        raise ValueError("kl + entropy must be > 0, got 0 for both; use value_iteration for a scheme without regularisation.")
+        raise ValueError(
+            "kl + entropy must be > 0, got 0 for both; use value_iteration for a scheme without regularisation."
+        )
     temperature, alpha = kl + entropy, kl / (kl + entropy)
 
     def start(batch: int) -> State:
@@ -124,7 +126,12 @@ def soft_value_iteration(
 
 
 def value_iteration(
-    mdp: FiniteMDP, *, iterations: int, errors: ErrorModel | None = None, seeds: Seeds = None, keep: Keep = "all"
+    mdp: FiniteMDP,
+    *,
+    iterations: int,
+    errors: ErrorModel | None = None,
+    seeds: Seeds = None,
+    keep: Keep = "all",
 ) -> Trace:
     """V_{k+1} = max_a Q_{k+1} with Q_{k+1} = r + gamma P V_k + eps_{k+1}; greedy policies. `q_values[k]` is Q_k."""
 
@@ -147,7 +154,7 @@ def advantage_learning(
 ) -> Trace:
     """Advantage learning (Bellemare et al. 2016), the limit of IQ-DP as temperature -> 0 (Sec. 3.1):
 
-        Q_{k+1} = r + gamma P max_a Q_k + alpha (Q_k - max_a Q_k) + eps_{k+1}.
+    Q_{k+1} = r + gamma P max_a Q_k + alpha (Q_k - max_a Q_k) + eps_{k+1}.
     """
     alpha = check_alpha(alpha)
 
@@ -161,7 +168,12 @@ def advantage_learning(
 
 
 def speedy_q_learning(
-    mdp: FiniteMDP, *, iterations: int, errors: ErrorModel | None = None, seeds: Seeds = None, keep: Keep = "all"
+    mdp: FiniteMDP,
+    *,
+    iterations: int,
+    errors: ErrorModel | None = None,
+    seeds: Seeds = None,
+    keep: Keep = "all",
 ) -> Trace:
     """Synchronous Speedy Q-learning (Azar et al. 2011), with rate a = 1 / (k + 1) and T_k Q = r + gamma P max Q + eps:
 

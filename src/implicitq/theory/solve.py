@@ -38,17 +38,23 @@ def log_of(policy: Any, mdp: FiniteMDP) -> np.ndarray:
     """ln of a checked policy [..., S, A]."""
     policy = np.asarray(policy, dtype=np.float64)
     if policy.shape[-2:] != mdp.r.shape:
-        raise ValueError(f"A policy must have shape [..., states, actions] = [..., {mdp.states}, {mdp.actions}], "
-                         f"got {list(policy.shape)}.")
+        raise ValueError(
+            f"A policy must have shape [..., states, actions] = [..., {mdp.states}, {mdp.actions}], "
+            f"got {list(policy.shape)}."
+        )
     wrong = ~(np.abs(policy.sum(-1) - 1) <= 1e-8) | ~(policy >= 0).all(-1)
     if wrong.any():
         state = int(np.argwhere(wrong)[0][-1])
-        raise ValueError(f"The policy in state {state} is not a distribution: its probabilities must be >= 0 and sum to 1.")
+        raise ValueError(
+            f"The policy in state {state} is not a distribution: its probabilities must be >= 0 and sum to 1."
+        )
     with np.errstate(divide="ignore"):
         return np.log(policy)
 
 
-def evaluate(mdp: FiniteMDP, policy: Any, *, temperature: float = 0.0, tolerance: float = 1e-12) -> np.ndarray:
+def evaluate(
+    mdp: FiniteMDP, policy: Any, *, temperature: float = 0.0, tolerance: float = 1e-12
+) -> np.ndarray:
     """V_pi^t, the value of a policy with entropy bonus: V = <pi, r + gamma P V> + t H(pi).
 
     `policy` is [S, A], or [..., S, A] for many at once; the result has the shape without the last axis. `tolerance`
@@ -58,7 +64,9 @@ def evaluate(mdp: FiniteMDP, policy: Any, *, temperature: float = 0.0, tolerance
     return evaluate_log(mdp, log_of(policy, mdp), temperature=temperature, tolerance=tolerance)
 
 
-def evaluate_log(mdp: FiniteMDP, log_policy: np.ndarray, *, temperature: float, tolerance: float = 1e-12) -> np.ndarray:
+def evaluate_log(
+    mdp: FiniteMDP, log_policy: np.ndarray, *, temperature: float, tolerance: float = 1e-12
+) -> np.ndarray:
     """`evaluate` for a policy given by its logarithm, which keeps the entropy exact at small temperatures."""
     lead = log_policy.shape[:-2]
     flat = log_policy.reshape(-1, mdp.states, mdp.actions)
@@ -86,7 +94,9 @@ def induced_chain(mdp: FiniteMDP, policy: np.ndarray) -> Any:
     return sparse.csr_array(selection @ mdp.rows)
 
 
-def _evaluate_directly(mdp: FiniteMDP, log_policy: np.ndarray, temperature: float, tolerance: float) -> np.ndarray:
+def _evaluate_directly(
+    mdp: FiniteMDP, log_policy: np.ndarray, temperature: float, tolerance: float
+) -> np.ndarray:
     policy = np.exp(log_policy)
     reward = (policy * mdp.r).sum(-1) + temperature * entropy(log_policy)
     chain = induced_chain(mdp, policy)
@@ -94,7 +104,9 @@ def _evaluate_directly(mdp: FiniteMDP, log_policy: np.ndarray, temperature: floa
     return np.linalg.solve(np.eye(mdp.states) - mdp.discount * dense, reward)
 
 
-def _evaluate_iteratively(mdp: FiniteMDP, log_policy: np.ndarray, temperature: float, tolerance: float) -> np.ndarray:
+def _evaluate_iteratively(
+    mdp: FiniteMDP, log_policy: np.ndarray, temperature: float, tolerance: float
+) -> np.ndarray:
     policy = np.exp(log_policy)
     reward = (policy * mdp.r).sum(-1) + temperature * entropy(log_policy)
     chain = induced_chain(mdp, policy)
@@ -167,7 +179,9 @@ def optimum(mdp: FiniteMDP, temperature: float = 0.0) -> Optimum:
         value, advantage = soft_max(q, temperature)
         return Optimum(value, q, np.exp(advantage / temperature))
     value = q.max(axis=-1)
-    slack = 1e-11 * max(1.0, float(np.abs(value).max())) / (1.0 - mdp.discount)  # rounding must not break a tie
+    slack = (
+        1e-11 * max(1.0, float(np.abs(value).max())) / (1.0 - mdp.discount)
+    )  # rounding must not break a tie
     return Optimum(value, q, np.exp(greedy(np.minimum(q, value[:, None] - slack))))
 
 

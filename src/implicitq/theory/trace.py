@@ -82,7 +82,9 @@ def run(
     for k in range(1, iterations + 1):
         drawn = []
 
-        def noise(*values: np.ndarray, k: int = k, drawn: list[np.ndarray] = drawn) -> list[np.ndarray] | None:
+        def noise(
+            *values: np.ndarray, k: int = k, drawn: list[np.ndarray] = drawn
+        ) -> list[np.ndarray] | None:
             if source is None:
                 return None
             drawn.extend(source.draw(mdp, k, generators, values))
@@ -96,7 +98,9 @@ def run(
 class _Recorder:
     """Writes the kept iterations into arrays allocated once."""
 
-    def __init__(self, scheme: Scheme, mdp: FiniteMDP, rows: np.ndarray, batch: int, *, with_errors: bool) -> None:
+    def __init__(
+        self, scheme: Scheme, mdp: FiniteMDP, rows: np.ndarray, batch: int, *, with_errors: bool
+    ) -> None:
         self.scheme, self.rows = scheme, rows
         self.index = {int(k): i for i, k in enumerate(rows)}
         shape = (len(rows), mdp.states, mdp.actions, batch)
@@ -153,6 +157,12 @@ def _rows(keep: Keep, iterations: int) -> np.ndarray:
         stride = check_count("keep", keep, least=1)
         return np.unique(np.append(np.arange(0, iterations + 1, stride), iterations))
     rows = np.array(list(keep))
-    if rows.size == 0 or rows.dtype.kind not in "iu" or (np.diff(rows) <= 0).any() or rows[0] < 0 or rows[-1] > iterations:
+    if (
+        rows.size == 0
+        or rows.dtype.kind not in "iu"
+        or (np.diff(rows) <= 0).any()
+        or rows[0] < 0
+        or rows[-1] > iterations
+    ):
         raise ValueError(f"{accepted} up to {iterations}, got {keep!r}.")
     return rows
