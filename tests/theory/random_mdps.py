@@ -1,4 +1,6 @@
-"""Random finite MDPs for property tests: sizes, sparsity, discount and rewards vary; every draw is reproducible."""
+"""Random finite MDPs for property tests: sizes, sparsity, discount and rewards vary; every draw is
+reproducible.
+"""
 
 import numpy as np
 from hypothesis import settings

@@ -95,9 +95,9 @@ def test_impossible_errors_seeds_and_records_are_refused():
         GaussianNoise(-1.0)
     with pytest.raises(ValueError, match=r"errors must have shape .* = \[4, 10, 2\], got \[3, 10, 2\]"):
         iq_dp(chain(), errors=GivenErrors(np.zeros((3, 10, 2))), **settings)
+    errors = np.zeros((4, 10, 2))
+    errors[1, 3, 1] = np.nan
     with pytest.raises(ValueError, match="errors of step 2, state 3, action 1 are not finite"):
-        errors = np.zeros((4, 10, 2))
-        errors[1, 3, 1] = np.nan
         iq_dp(chain(), errors=GivenErrors(errors), **settings)
     for seeds in (0, -1, [], [0.5]):
         with pytest.raises(ValueError, match="seeds must be"):
@@ -190,7 +190,7 @@ def test_cliff_walking_costs_one_per_step_of_the_safe_shortest_way():
 
 
 def test_an_unknown_name_or_an_environment_without_table_is_refused():
-    with pytest.raises(ValueError, match="mdp must be one of garnet, chain, .* got 'maze'"):
+    with pytest.raises(ValueError, match=r"mdp must be one of garnet, chain, .* got 'maze'"):
         by_name("maze")
     with pytest.raises(ValueError, match="has no transition table P"):
         from_gymnasium("CartPole-v1")

@@ -176,7 +176,8 @@ def test_advantage_learning_at_alpha_0_is_value_iteration():
 
 
 def test_iq_dp_at_alpha_0_performs_the_update_of_soft_actor_critic():
-    # SAC's soft policy evaluation and improvement, by loops: Q <- r + gamma E[<pi, Q - t ln pi>], pi <- softmax(Q / t)
+    # SAC's soft policy evaluation and improvement, by loops: Q <- r + gamma E[<pi, Q - t ln pi>], pi <-
+    # softmax(Q / t)
     mdp, temperature = garnet(4, 3, 2, seed=7), 0.25
     q = np.full((4, 3), -temperature * np.log(3))  # makes V_0 = 0 under the uniform policy
     policy = np.full((4, 3), 1 / 3)
@@ -229,7 +230,8 @@ def test_speedy_q_learning_follows_its_recursion():
 
 
 def test_speedy_q_learning_is_iq_dp_with_kl_alone_at_vanishing_temperature():
-    # with V_j = max Q_j, both keep the average of r + gamma P V_j + eps: k Q_k(speedy) = Q_k + V_1 + .. + V_{k-1}
+    # with V_j = max Q_j, both keep the average of r + gamma P V_j + eps: k Q_k(speedy) = Q_k + V_1 + ..
+    # + V_{k-1}
     mdp = garnet(10, 3, 3, seed=0)
     settings = {"iterations": 60, "errors": SampledTransitions(1), "seeds": 3}
     speedy = speedy_q_learning(mdp, **settings)

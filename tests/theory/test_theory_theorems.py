@@ -90,7 +90,8 @@ def test_theorem_1_needs_no_allowance_beyond_1e_10_at_ordinary_temperatures(mdp,
 
 
 def test_theorem_1_in_the_papers_own_indices():
-    # pi_{k+2} = argmax <pi, r + gamma P V_k> + (1 - alpha) t H(pi) - alpha t KL(pi || pi_{k+1}), from the record
+    # pi_{k+2} = argmax <pi, r + gamma P V_k> + (1 - alpha) t H(pi) - alpha t KL(pi || pi_{k+1}), from
+    # the record
     mdp, alpha, temperature = garnet(5, 3, 2, seed=1), 0.7, 0.3
     trace = iq_dp(mdp, alpha=alpha, temperature=temperature, iterations=6)
     V = dict(enumerate(trace.values))

@@ -1,16 +1,18 @@
 """Theorem 1 and Theorem 2 as computations: both sides, per iteration.
 
-Record index: after k steps with errors eps_1 .. eps_k the policy is policies[k], the paper's pi_{k+1}. Everything here
-is per k = 1 .. K for that policy. The remainders are derived in docs/theory.md; with zero errors the paper's main terms
-are zero, so the main term alone is not a bound at any finite k.
+Record index: after k steps with errors eps_1 .. eps_k the policy is policies[k], the paper's pi_{k+1}.
+Everything here is per k = 1 .. K for that policy. The remainders are derived in docs/theory.md; with zero
+errors the paper's main terms are zero, so the main term alone is not a bound at any finite k.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from implicitq.theory.errors import ErrorModel
 from implicitq.theory.mdp import FiniteMDP
 from implicitq.theory.schemes import iq_dp, md_vi
 from implicitq.theory.solve import evaluate_log, optimum, q_of
@@ -19,7 +21,7 @@ from implicitq.theory.trace import Seeds, Trace
 
 @dataclass(frozen=True, eq=False)
 class Equivalence:
-    """Theorem 1, per k = 0 .. K: the largest differences between IQ-DP and MD-VI, and what rounding explains."""
+    """Theorem 1, per k = 0 .. K: the largest differences between IQ-DP and MD-VI, and the rounding to expect."""
 
     iq: Trace
     md: Trace
@@ -49,13 +51,13 @@ def theorem_1(
     alpha: float,
     temperature: float,
     iterations: int,
-    errors: object = None,
+    errors: ErrorModel | None = None,
     seeds: Seeds = None,
 ) -> Equivalence:
     """IQ-DP(alpha, temperature) beside MD-VI(kl = alpha temperature, entropy = (1 - alpha) temperature)."""
-    settings = {"iterations": iterations, "errors": errors, "seeds": seeds}
-    iq = iq_dp(mdp, alpha=alpha, temperature=temperature, **settings)  # pyright: ignore[reportArgumentType]
-    md = md_vi(mdp, kl=alpha * temperature, entropy=(1.0 - alpha) * temperature, **settings)  # pyright: ignore[reportArgumentType]
+    settings: dict[str, Any] = {"iterations": iterations, "errors": errors, "seeds": seeds}
+    iq = iq_dp(mdp, alpha=alpha, temperature=temperature, **settings)
+    md = md_vi(mdp, kl=alpha * temperature, entropy=(1.0 - alpha) * temperature, **settings)
 
     def largest(difference: np.ndarray) -> np.ndarray:
         return np.abs(difference).reshape(len(difference), -1).max(axis=1)
@@ -71,7 +73,8 @@ def theorem_1(
 
 
 def regularised_q(trace: Trace) -> np.ndarray:
-    """App. A.4: Q_k = temperature ln pi_{k+1} - alpha temperature ln pi_k + V_k from an IQ-DP record, with pi_0 = pi_1.
+    """App. A.4: Q_k = temperature ln pi_{k+1} - alpha temperature ln pi_k + V_k from an IQ-DP record, with
+    pi_0 = pi_1.
 
     Equals MD-VI's Q_k at every k; needs a record of every iteration.
     """
@@ -83,8 +86,8 @@ def regularised_q(trace: Trace) -> np.ndarray:
 def _allowance(mdp: FiniteMDP, trace: Trace) -> np.ndarray:
     """1e-10 plus rounding: an error of eps |Q| in a Q-value moves ln pi by eps |Q| / temperature.
 
-    Each step adds its own rounding, alpha times the previous one stays, and errors of V come back by the factor
-    1 / (1 - gamma).
+    Each step adds its own rounding, alpha times the previous one stays, and errors of V come back by the
+    factor 1 / (1 - gamma).
     """
     size = max(1.0, float(np.abs(trace.q_values).max()))
     steps = np.cumsum(trace.alpha ** np.arange(len(trace.values)))
@@ -92,7 +95,9 @@ def _allowance(mdp: FiniteMDP, trace: Trace) -> np.ndarray:
 
 
 def theorem_2(mdp: FiniteMDP, trace: Trace) -> ErrorBound:
-    """Both sides of Theorem 2 for an IQ-DP or MD-VI record that kept every iteration, for any alpha in [0, 1]."""
+    """Both sides of Theorem 2 for an IQ-DP or MD-VI record that kept every iteration, for any alpha in [0,
+    1].
+    """
     _need_all(trace)
     if trace.temperature <= 0 or len(trace.iterations) < 2:
         raise ValueError(
@@ -111,7 +116,9 @@ def policy_gap(mdp: FiniteMDP, log_policies: np.ndarray, *, temperature: float =
 
 
 def _error_norms(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-    """eps_1 .. eps_K [K, ..., S, A], zero where none were injected, and the k they belong to, shaped to match."""
+    """eps_1 .. eps_K [K, ..., S, A], zero where none were injected, and the k they belong to, shaped to
+    match.
+    """
     errors = np.zeros_like(trace.q_values[1:]) if trace.errors is None else trace.errors[1:]
     return errors, np.arange(1, len(errors) + 1)
 
@@ -130,7 +137,8 @@ def _averaged(mdp: FiniteMDP, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
 def _discounted(mdp: FiniteMDP, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     """alpha < 1: 2/(1-gamma) sum_j gamma^{k-j} |E_j| with E_j = (1-alpha) sum_i alpha^{j-i} eps_i, plus
 
-    2 gamma/(1-gamma) (gamma^k |Q_*^t| + sum_j gamma^{k-j} (alpha^j r_max + gamma alpha^{j-1} t ln A)), t = (1-alpha) temperature.
+    2 gamma/(1-gamma) (gamma^k |Q_*^t| + sum_j gamma^{k-j} (alpha^j r_max + gamma alpha^{j-1} t ln A)), t =
+    (1-alpha) temperature.
     """
     errors, _ = _error_norms(trace)
     alpha, gamma = trace.alpha, mdp.discount

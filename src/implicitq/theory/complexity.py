@@ -1,8 +1,8 @@
 """Samples to an epsilon-optimal policy with a generative model (the remark at the end of App. A.4).
 
-The theory gives upper bounds: O(S A / (epsilon^2 (1 - gamma)^4)) for IQ-DP at alpha = 1 and for Speedy Q-learning.
-What is measured here is a slope on one family of MDPs, to be looked at beside the predicted one; no bound says that
-it must be reached.
+The theory gives upper bounds: O(S A / (epsilon^2 (1 - gamma)^4)) for IQ-DP at alpha = 1 and for Speedy
+Q-learning. What is measured here is a slope on one family of MDPs, to be looked at beside the predicted one;
+no bound says that it must be reached.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ SCHEMES: dict[str, Callable[..., Trace]] = {
 
 
 def ladder(discount: float, losses: Sequence[float] | np.ndarray) -> FiniteMDP:
-    """A hard family in the manner of Azar et al. (2013): one state per loss, two actions, and an absorbing end.
+    """A hard family in the manner of Azar et al. (2013): one state per loss, two actions, and an absorbing
+    end.
 
-    In state i every step pays 1 and the state is kept with probability p (action 0) or p_i (action 1), otherwise the end
-    is reached, which pays nothing. p = (4 gamma - 1) / (3 gamma) makes next values as noisy as they can be; p_i is such
-    that action 0 for ever is worth losses[i] less than action 1 for ever. Telling them apart takes of the order of
-    1 / losses[i]^2 samples, so losses on many scales show the dependence on epsilon in a single run.
+    In state i every step pays 1 and the state is kept with probability p (action 0) or p_i (action 1),
+    otherwise the end is reached, which pays nothing. p = (4 gamma - 1) / (3 gamma) makes next values as noisy
+    as they can be; p_i is such that action 0 for ever is worth losses[i] less than action 1 for ever. Telling
+    them apart takes of the order of 1 / losses[i]^2 samples, so losses on many scales show the dependence on
+    epsilon in a single run.
     """
     if not 0.25 < discount < 1.0:
         raise ValueError(f"discount of the ladder must lie in (0.25, 1), got {discount!r}.")
@@ -64,7 +66,7 @@ class Curve:
     gap: np.ndarray  # [K]
 
     def first_within(self, epsilon: float) -> float:
-        """The first recorded k from which on the mean gap stays <= epsilon; NaN if the run ends before that."""
+        """The first recorded k from which on the mean gap stays <= epsilon; NaN if there is none."""
         above = np.flatnonzero(self.gap > epsilon)
         first = above[-1] + 1 if above.size else 0
         return float(self.iterations[first]) if first < len(self.iterations) else float("nan")
@@ -73,7 +75,9 @@ class Curve:
 def gap_curve(
     mdp: FiniteMDP, scheme: Callable[..., Trace], *, iterations: int, seeds: int, points: int = 60
 ) -> Curve:
-    """Runs `scheme` with one sampled transition per state, action and iteration; evaluates its policies exactly."""
+    """Runs `scheme` with one sampled transition per state, action and iteration; evaluates its policies
+    exactly.
+    """
     iterations = check_count("iterations", iterations, least=1)
     rows = np.unique(np.geomspace(1, iterations, points).astype(int))
     trace = scheme(mdp, iterations=iterations, errors=SampledTransitions(1), seeds=seeds, keep=rows.tolist())
@@ -81,7 +85,9 @@ def gap_curve(
 
 
 def fitted_slope(x: np.ndarray, y: np.ndarray) -> float:
-    """Slope of the least-squares line through (ln x, ln y), over the finite points; NaN with fewer than three."""
+    """Slope of the least-squares line through (ln x, ln y), over the finite points; NaN with fewer than
+    three.
+    """
     good = np.isfinite(y) & (y > 0)
     return float(np.polyfit(np.log(x[good]), np.log(y[good]), 1)[0]) if good.sum() >= 3 else float("nan")
 

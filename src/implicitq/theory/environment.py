@@ -10,7 +10,7 @@ import numpy as np
 from implicitq.theory.mdp import FiniteMDP
 
 
-class MDPEnvironment(gymnasium.Env[int, int]):
+class MDPEnvironment(gymnasium.Env[Any, Any]):
     """Steps through the MDP; the observation is the number of the state."""
 
     metadata = {"render_modes": []}  # noqa: RUF012 - the name and type are Gymnasium's

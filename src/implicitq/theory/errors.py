@@ -1,8 +1,9 @@
-"""Errors eps_k(s, a) injected into a scheme: none, i.i.d. noise, sampled transitions, an adversary, or given ones.
+"""Errors eps_k(s, a) injected into a scheme: none, i.i.d. noise, sampled transitions, an adversary, or given
+ones.
 
-Eq. of App. A.4: temperature ln pi_{k+2} + V_{k+1} = r + alpha temperature ln pi_{k+1} + gamma P V_k + eps_{k+1}.
-Shapes: S states, A actions, B seeds; the seed is the last axis, so that reductions over actions stay contiguous.
-Each seed owns a generator: the errors of seed 3 are the same alone and among fifty.
+Eq. of App. A.4: temperature ln pi_{k+2} + V_{k+1} = r + alpha temperature ln pi_{k+1} + gamma P V_k +
+eps_{k+1}. Shapes: S states, A actions, B seeds; the seed is the last axis, so that reductions over actions
+stay contiguous. Each seed owns a generator: the errors of seed 3 are the same alone and among fifty.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class ErrorSource(Protocol):
         generators: Sequence[np.random.Generator],
         values: Sequence[np.ndarray],
     ) -> list[np.ndarray]:
-        """eps_{step} [S, A, B] for each of `values` ([S, B] each), all from the same randomness; step counts from 1."""
+        """eps_{step} [S, A, B] for each of `values` ([S, B] each), all from the same randomness; step counts
+        from 1.
+        """
         ...
 
 
@@ -65,7 +68,8 @@ class GaussianNoise:
 
 @dataclass(frozen=True)
 class SampledTransitions:
-    """P V replaced by the mean of V over `samples` next states drawn from a generative model, for every (s, a).
+    """P V replaced by the mean of V over `samples` next states drawn from a generative model, for every (s,
+    a).
 
     eps = gamma (mean_i V(s'_i) - P V): zero-mean given the past, and bounded by gamma times the span of V.
     """
@@ -124,7 +128,8 @@ class _GenerativeModel:
 
 @dataclass(frozen=True)
 class Adversary:
-    """The persistent worst case of size `scale`: optimal actions lose `scale`, all others gain it, at every step.
+    """The persistent worst case of size `scale`: optimal actions lose `scale`, all others gain it, at every
+    step.
 
     Such errors do not average out: the average of the errors is as large as each of them.
     """
@@ -164,7 +169,8 @@ class GivenErrors:
         wanted = (iterations, mdp.states, mdp.actions)
         if errors.shape != wanted:
             raise ValueError(
-                f"errors must have shape [iterations, states, actions] = {list(wanted)}, got {list(errors.shape)}."
+                f"errors must have shape [iterations, states, actions] = {list(wanted)}, "
+                f"got {list(errors.shape)}."
             )
         bad = ~np.isfinite(errors)
         if bad.any():

@@ -11,7 +11,8 @@ from implicitq.theory.mdp import FiniteMDP, check_count, check_number
 
 
 def garnet(states: int, actions: int, branching: int, *, discount: float = 0.9, seed: int = 0) -> FiniteMDP:
-    """Garnet(S, A, b): each (s, a) leads to b distinct random states, with probabilities from b - 1 random cuts of [0, 1].
+    """Garnet(S, A, b): each (s, a) leads to b distinct random states, with probabilities from b - 1 random
+    cuts of [0, 1].
 
     Rewards are uniform on [0, 1], one per (s, a). Sparse unless the table is small or nearly full.
     """
@@ -56,7 +57,8 @@ def _distinct(rng: np.random.Generator, rows: int, count: int, states: int) -> n
 def chain(length: int = 10, *, slip: float = 0.1, discount: float = 0.95) -> FiniteMDP:
     """A corridor: action 0 goes left, action 1 right, and with probability `slip` the other way.
 
-    Staying at the left end pays 0.05 per step, moving on at the right end pays 1: a small near reward hides a large far one.
+    Staying at the left end pays 0.05 per step, moving on at the right end pays 1: a small near reward hides a
+    large far one.
     """
     length = check_count("length", length, least=2)
     slip = check_number("slip", slip, "a number in [0, 1]", lambda x: 0 <= x <= 1)
@@ -64,8 +66,8 @@ def chain(length: int = 10, *, slip: float = 0.1, discount: float = 0.95) -> Fin
     states = np.arange(length)
     left, right = np.maximum(states - 1, 0), np.minimum(states + 1, length - 1)
     for action, (wanted, other) in enumerate([(left, right), (right, left)]):
-        np.add.at(P, (states, action, wanted), 1.0 - slip)
-        np.add.at(P, (states, action, other), slip)
+        P[states, action, wanted] += 1.0 - slip
+        P[states, action, other] += slip
     r = np.zeros((length, 2))
     r[0, 0], r[-1, 1] = 0.05, 1.0
     return FiniteMDP(P, r, discount)
@@ -74,10 +76,11 @@ def chain(length: int = 10, *, slip: float = 0.1, discount: float = 0.95) -> Fin
 def grid_world(
     height: int = 5, width: int = 5, *, slip: float = 0.2, discount: float = 0.95, step_reward: float = -0.04
 ) -> FiniteMDP:
-    """A grid with actions up, right, down, left; with probability `slip` the move turns to one side or the other.
+    """A grid with actions up, right, down, left; with probability `slip` the move turns to one side or the
+    other.
 
-    Walls stop the move. Every step costs `step_reward`; a step taken from the bottom right corner pays 1 and returns to
-    the top left one, so the task goes on for ever. Sparse: it works for a million states too.
+    Walls stop the move. Every step costs `step_reward`; a step taken from the bottom right corner pays 1 and
+    returns to the top left one, so the task goes on for ever. Sparse: it works for a million states too.
     """
     height, width = check_count("height", height, least=1), check_count("width", width, least=1)
     slip = check_number("slip", slip, "a number in [0, 1]", lambda x: 0 <= x <= 1)
@@ -103,15 +106,17 @@ def grid_world(
 
 
 def forest(ages: int = 10, *, fire: float = 0.1, discount: float = 0.96) -> FiniteMDP:
-    """Forest management: action 0 waits, action 1 cuts. A waiting forest ages by one, or burns with probability `fire`.
+    """Forest management: action 0 waits, action 1 cuts. A waiting forest ages by one, or burns with
+    probability `fire`.
 
-    Cutting pays 1 (0 at age 0) and, at the oldest age, 2; waiting pays 4 at the oldest age and nothing before.
+    Cutting pays 1 (0 at age 0) and, at the oldest age, 2; waiting pays 4 at the oldest age and nothing
+    before.
     """
     ages = check_count("ages", ages, least=2)
     fire = check_number("fire", fire, "a number in [0, 1]", lambda x: 0 <= x <= 1)
     P = np.zeros((ages, 2, ages))
     states = np.arange(ages)
-    np.add.at(P, (states, 0, np.minimum(states + 1, ages - 1)), 1.0 - fire)
+    P[states, 0, np.minimum(states + 1, ages - 1)] = 1.0 - fire
     P[:, 0, 0] += fire
     P[:, 1, 0] = 1.0
     r = np.zeros((ages, 2))
@@ -122,10 +127,12 @@ def forest(ages: int = 10, *, fire: float = 0.1, discount: float = 0.96) -> Fini
 
 
 def from_gymnasium(environment: Any, *, discount: float = 0.99, **settings: Any) -> FiniteMDP:
-    """The MDP of a Gymnasium environment (or its id) that exposes its table `P[s][a] = [(p, s', r, done), ...]`.
+    """The MDP of a Gymnasium environment (or its id) that exposes its table `P[s][a] = [(p, s', r, done),
+    ...]`.
 
-    FrozenLake, Taxi and CliffWalking do. Outcomes that end the episode lead to one extra absorbing state without
-    reward, the last one. It is a state like the others: an entropy bonus, where there is one, is collected there too.
+    FrozenLake, Taxi and CliffWalking do. Outcomes that end the episode lead to one extra absorbing state
+    without reward, the last one. It is a state like the others: an entropy bonus, where there is one, is
+    collected there too.
     """
     if isinstance(environment, str):
         import gymnasium
@@ -149,10 +156,11 @@ def from_gymnasium(environment: Any, *, discount: float = 0.99, **settings: Any)
 
 
 def as_gymnasium(mdp: FiniteMDP, *, start: int | Any = 0, horizon: int = 200) -> Any:
-    """The MDP as a `gymnasium.Env` with Discrete observations and actions; episodes are truncated after `horizon` steps.
+    """The MDP as a `gymnasium.Env` with Discrete observations and actions; episodes are truncated after
+    `horizon` steps.
 
-    `start` is a state, or a distribution [S] over states. The environment never terminates, because a finite MDP does
-    not: an absorbing state is a state like the others. Randomness comes from `reset(seed=...)`.
+    `start` is a state, or a distribution [S] over states. The environment never terminates, because a finite
+    MDP does not: an absorbing state is a state like the others. Randomness comes from `reset(seed=...)`.
     """
     from implicitq.theory.environment import MDPEnvironment
 

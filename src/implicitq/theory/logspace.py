@@ -1,7 +1,7 @@
 """Log-space arithmetic over actions; nothing here overflows or takes the logarithm of zero.
 
-Every function works on [..., A] along `axis` and stays exact as the temperature goes to zero: the largest entry is
-taken out before exponentials, so that `|Q| / temperature` may be as large as floats allow.
+Every function works on [..., A] along `axis` and stays exact as the temperature goes to zero: the largest
+entry is taken out before exponentials, so that `|Q| / temperature` may be as large as floats allow.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ def soft_max(q: np.ndarray, temperature: float, axis: int = -1) -> tuple[np.ndar
     """Lemma 1, read from right to left: Q = temperature ln pi + V.
 
     Returns V = temperature ln sum exp(Q / temperature), without the action axis, and the soft advantage
-    temperature ln pi = Q - V, in the unit of rewards. At temperature 0 these are max Q and the advantage Q - max Q.
+    temperature ln pi = Q - V, in the unit of rewards. At temperature 0 these are max Q and the advantage Q -
+    max Q.
     """
     top = q.max(axis=axis, keepdims=True)
     advantage = q - top

@@ -1,7 +1,7 @@
 """A finite Markov decision process: transition probabilities, rewards, discount.
 
-Shapes: S states, A actions, B independent copies (noise seeds). Probabilities are kept either dense, as [S, A, S],
-or sparse, as a CSR matrix [S * A, S] whose row `s * A + a` belongs to state s and action a.
+Shapes: S states, A actions, B independent copies (noise seeds). Probabilities are kept either dense, as [S,
+A, S], or sparse, as a CSR matrix [S * A, S] whose row `s * A + a` belongs to state s and action a.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ROW_SUM_TOLERANCE = (
 class FiniteMDP:
     """P(s' | s, a), r(s, a) and the discount gamma, checked once and read-only afterwards.
 
-    `P` is an array [S, A, S], or any SciPy sparse matrix [S * A, S] for large problems; `r` is an array [S, A].
-    Everything is float64. Equality is identity: two MDPs are compared by their arrays, if at all.
+    `P` is an array [S, A, S], or any SciPy sparse matrix [S * A, S] for large problems; `r` is an array [S,
+    A]. Everything is float64. Equality is identity: two MDPs are compared by their arrays, if at all.
     """
 
     P: Any  # [S, A, S] dense or [S * A, S] sparse
@@ -81,7 +81,7 @@ def _rewards(r: Any) -> np.ndarray:
     rewards = np.array(r, dtype=np.float64, order="C")
     if rewards.ndim != 2 or 0 in rewards.shape:
         raise ValueError(
-            f"r must have shape [states, actions] with at least one of each, got shape {list(rewards.shape)}."
+            f"r must have shape [states, actions], at least one of each, got shape {list(rewards.shape)}."
         )
     bad = ~np.isfinite(rewards)
     if bad.any():
@@ -112,7 +112,8 @@ def _transitions(P: Any, states: int, actions: int) -> Any:
     dense = np.array(P, dtype=np.float64, order="C")
     if dense.shape != (states, actions, states):
         raise ValueError(
-            f"P must have shape [states, actions, states] = {[states, actions, states]} to fit r, got {list(dense.shape)}."
+            f"P must have shape [states, actions, states] = {[states, actions, states]} to fit r, "
+            f"got {list(dense.shape)}."
         )
     rows = dense.reshape(states * actions, states)
     _check_probabilities(rows.ravel(), lambda i: i // states, rows, actions)

@@ -1,11 +1,13 @@
 """The dynamic programming schemes side by side: each is a starting state and one step, run by `trace.run`.
 
-Notation: V_k values, pi policies, gamma discount, eps_k injected errors (absent without an error model). The index
-convention of the records is that of `trace`: values[k] = V_k and policies[k] = pi_{k+1}.
-Shapes inside a step: S states, A actions, B seeds, as [S, B] and [S, A, B].
+Notation: V_k values, pi policies, gamma discount, eps_k injected errors (absent without an error model). The
+index convention of the records is that of `trace`: values[k] = V_k and policies[k] = pi_{k+1}. Shapes inside
+a step: S states, A actions, B seeds, as [S, B] and [S, A, B].
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -30,8 +32,8 @@ def iq_dp(
         temperature ln pi_{k+2} + V_{k+1} = r + alpha temperature ln pi_{k+1} + gamma P V_k + eps_{k+1}.
 
     Lemma 1 splits the right-hand side into its policy and value. The step works with the soft advantage
-    temperature ln pi, in the unit of rewards, so that nothing is divided by a small temperature until the record is
-    written. `q_values[k]` is the implicit Q-value temperature ln pi_{k+1} + V_k.
+    temperature ln pi, in the unit of rewards, so that nothing is divided by a small temperature until the
+    record is written. `q_values[k]` is the implicit Q-value temperature ln pi_{k+1} + V_k.
     """
     alpha, temperature = check_alpha(alpha), check_temperature(temperature)
 
@@ -66,15 +68,16 @@ def md_vi(
         pi_{k+2} = argmax_pi <pi, Q_{k+1}> + entropy H(pi) - kl KL(pi || pi_{k+1})
         V_{k+1}  = <pi_{k+2}, Q_{k+1}> + entropy H(pi_{k+2}) - kl KL(pi_{k+2} || pi_{k+1}).
 
-    The maximiser is pi_{k+1}^{kl / (kl + entropy)} exp(Q_{k+1} / (kl + entropy)), normalised (Lemma 2). The value is
-    computed from the inner products and not from the normaliser, on purpose: this is the independent side of
-    Theorem 1. `q_values[k]` is Q_k; Q_0 = -entropy ln A is the constant that makes V_0 = 0 for uniform policies.
+    The maximiser is pi_{k+1}^{kl / (kl + entropy)} exp(Q_{k+1} / (kl + entropy)), normalised (Lemma 2). The
+    value is computed from the inner products and not from the normaliser, on purpose: this is the independent
+    side of Theorem 1. `q_values[k]` is Q_k; Q_0 = -entropy ln A is the constant that makes V_0 = 0 for
+    uniform policies.
     """
     kl = check_temperature(kl, name="kl", zero=True)
     entropy = check_temperature(entropy, name="entropy", zero=True)
     if kl + entropy == 0:
         raise ValueError(
-            "kl + entropy must be > 0, got 0 for both; use value_iteration for a scheme without regularisation."
+            "kl + entropy must be > 0, got 0 for both; without regularisation, use value_iteration."
         )
     temperature, alpha = kl + entropy, kl / (kl + entropy)
 
@@ -105,7 +108,8 @@ def soft_value_iteration(
 ) -> Trace:
     """V_{k+1} = temperature ln sum_a exp(Q_{k+1} / temperature) with Q_{k+1} = r + gamma P V_k + eps_{k+1}.
 
-    The policy is softmax(Q / temperature): the dynamic programming form of soft actor-critic. `q_values[k]` is Q_k.
+    The policy is softmax(Q / temperature): the dynamic programming form of soft actor-critic. `q_values[k]`
+    is Q_k.
     """
     temperature = check_temperature(temperature)
 
@@ -133,7 +137,9 @@ def value_iteration(
     seeds: Seeds = None,
     keep: Keep = "all",
 ) -> Trace:
-    """V_{k+1} = max_a Q_{k+1} with Q_{k+1} = r + gamma P V_k + eps_{k+1}; greedy policies. `q_values[k]` is Q_k."""
+    """V_{k+1} = max_a Q_{k+1} with Q_{k+1} = r + gamma P V_k + eps_{k+1}; greedy policies. `q_values[k]` is
+    Q_k.
+    """
 
     def step(k: int, state: State, noise: Noise) -> State:
         q = _add(mdp.backup(state.value), noise(state.value))
@@ -175,7 +181,8 @@ def speedy_q_learning(
     seeds: Seeds = None,
     keep: Keep = "all",
 ) -> Trace:
-    """Synchronous Speedy Q-learning (Azar et al. 2011), with rate a = 1 / (k + 1) and T_k Q = r + gamma P max Q + eps:
+    """Synchronous Speedy Q-learning (Azar et al. 2011), with rate a = 1 / (k + 1) and T_k Q = r + gamma P max
+    Q + eps:
 
         Q_{k+1} = Q_k + a (T_k Q_{k-1} - Q_k) + (1 - a) (T_k Q_k - T_k Q_{k-1}),   Q_{-1} = Q_0 = 0.
 
@@ -205,9 +212,11 @@ def q_learning(
     seeds: Seeds = None,
     keep: Keep = "all",
 ) -> Trace:
-    """Synchronous Q-learning: Q_{k+1} = (1 - a) Q_k + a (r + gamma P max Q_k + eps), a = 1 / (k + 1)^exponent.
+    """Synchronous Q-learning: Q_{k+1} = (1 - a) Q_k + a (r + gamma P max Q_k + eps), a = 1 / (k +
+    1)^exponent.
 
-    exponent 1 is the linear rate, an exponent in (1/2, 1) a polynomial one; pair it with `SampledTransitions`.
+    exponent 1 is the linear rate, an exponent in (1/2, 1) a polynomial one; pair it with
+    `SampledTransitions`.
     """
     exponent = check_number("exponent", exponent, "a number in [0, 1]", lambda x: 0 <= x <= 1)
 
@@ -220,14 +229,18 @@ def q_learning(
     return run(mdp, scheme, iterations=iterations, errors=errors, seeds=seeds, keep=keep)
 
 
-def _greedy_scheme(name: str, mdp: FiniteMDP, step: object, alpha: float = 0.0) -> Scheme:
-    """A scheme on Q alone that starts at Q_0 = 0 and acts greedily; ties, as at the start, share the probability."""
+def _greedy_scheme(
+    name: str, mdp: FiniteMDP, step: Callable[[int, State, Noise], State], alpha: float = 0.0
+) -> Scheme:
+    """A scheme on Q alone that starts at Q_0 = 0 and acts greedily; ties, as at the start, share the
+    probability.
+    """
 
     def start(batch: int) -> State:
         q = np.zeros((mdp.states, mdp.actions, batch))
         return State(np.zeros((mdp.states, batch)), q, q)
 
-    return Scheme(name, alpha, 0.0, start, step, lambda state: greedy(state.q, axis=1))  # pyright: ignore[reportArgumentType]
+    return Scheme(name, alpha, 0.0, start, step, lambda state: greedy(state.q, axis=1))
 
 
 def _add(q: np.ndarray, errors: list[np.ndarray] | None) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Exact solutions: policy evaluation and the optimum, plain (temperature 0) and entropy-regularised.
 
-Notation of Sec. 3: T_pi^t Q = r + gamma P <pi, Q - t ln pi>, and Q_*^t is the fixed point of its maximum over pi.
-Up to `DIRECT_STATES` states linear systems are solved directly; beyond that by iteration with two-sided bounds on the
-error, so that `tolerance` is a guarantee and not a stopping heuristic.
+Notation of Sec. 3: T_pi^t Q = r + gamma P <pi, Q - t ln pi>, and Q_*^t is the fixed point of its maximum over
+pi. Up to `DIRECT_STATES` states linear systems are solved directly; beyond that by iteration with two-sided
+bounds on the error, so that `tolerance` is a guarantee and not a stopping heuristic.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def evaluate(
 ) -> np.ndarray:
     """V_pi^t, the value of a policy with entropy bonus: V = <pi, r + gamma P V> + t H(pi).
 
-    `policy` is [S, A], or [..., S, A] for many at once; the result has the shape without the last axis. `tolerance`
-    (relative to the size of V) matters beyond `DIRECT_STATES` states only.
+    `policy` is [S, A], or [..., S, A] for many at once; the result has the shape without the last axis.
+    `tolerance` (relative to the size of V) matters beyond `DIRECT_STATES` states only.
     """
     temperature = check_temperature(temperature, zero=True)
     return evaluate_log(mdp, log_of(policy, mdp), temperature=temperature, tolerance=tolerance)
@@ -117,11 +117,12 @@ def _evaluate_iteratively(
 
 
 def _bounded_iteration(operator: Any, discount: float, value: np.ndarray, tolerance: float) -> Iteration:
-    """Iterates a monotone operator with T(V + c) = T V + gamma c until the fixed point is known to `tolerance`.
+    """Iterates a monotone operator with T(V + c) = T V + gamma c until the fixed point is known to
+    `tolerance`.
 
-    MacQueen's bounds: with d = T V - V, the fixed point lies between T V + gamma/(1-gamma) min d and
-    T V + gamma/(1-gamma) max d. The midpoint is returned; its error is half the width, which shrinks with the span of
-    d and so at least as fast as gamma^k, usually much faster.
+    MacQueen's bounds: with d = T V - V, the fixed point lies between T V + gamma/(1-gamma) min d and T V +
+    gamma/(1-gamma) max d. The midpoint is returned; its error is half the width, which shrinks with the span
+    of d and so at least as fast as gamma^k, usually much faster.
     """
     factor = discount / (1.0 - discount)
     best, sweeps, patience = np.inf, 0, 0
@@ -165,8 +166,9 @@ def _fast_max(q: np.ndarray) -> np.ndarray:
 def optimum(mdp: FiniteMDP, temperature: float = 0.0) -> Optimum:
     """The optimum (value, q, policy) of the MDP with entropy bonus `temperature` (0: the plain optimum).
 
-    Small MDPs by (soft) policy iteration, which ends at the exact solution; large ones by value iteration with a
-    guaranteed error of 1e-10 of the largest possible value. At temperature 0 tied actions share the probability.
+    Small MDPs by (soft) policy iteration, which ends at the exact solution; large ones by value iteration
+    with a guaranteed error of 1e-10 of the largest possible value. At temperature 0 tied actions share the
+    probability.
     """
     temperature = check_temperature(temperature, zero=True)
     if mdp.states <= DIRECT_STATES:

@@ -1,7 +1,7 @@
 """Running a scheme: the loop over iterations, the record it leaves, and the seeds it runs over.
 
-Which policy belongs to which value. The paper iterates on the pair (pi_{k+1}, V_k); the record stores that pair under
-one index:
+Which policy belongs to which value. The paper iterates on the pair (pi_{k+1}, V_k); the record stores that
+pair under one index:
 
     values[k]   = V_k        (values[0] = 0)
     policies[k] = pi_{k+1}   (policies[0] = pi_1, uniform)
@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
 from typing import NamedTuple
 
 import numpy as np
@@ -138,7 +137,7 @@ def _generators(seeds: Seeds) -> tuple[list[np.random.Generator], bool]:
     """One generator per seed, and whether the seed axis is left out of the record."""
     if seeds is None:
         return [np.random.default_rng(0)], True
-    if isinstance(seeds, Integral):
+    if isinstance(seeds, (int, np.integer)):
         seeds = range(check_count("seeds", seeds, least=1))
     numbers = [check_count("seeds", seed, least=0) for seed in seeds]
     if not numbers:
@@ -153,7 +152,7 @@ def _rows(keep: Keep, iterations: int) -> np.ndarray:
         if keep not in ("all", "last"):
             raise ValueError(f"{accepted}, got {keep!r}.")
         return np.arange(0 if keep == "all" else iterations, iterations + 1)
-    if isinstance(keep, Integral):
+    if isinstance(keep, (int, np.integer)):
         stride = check_count("keep", keep, least=1)
         return np.unique(np.append(np.arange(0, iterations + 1, stride), iterations))
     rows = np.array(list(keep))
