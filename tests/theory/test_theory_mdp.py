@@ -54,7 +54,7 @@ def test_wrong_shapes_name_what_came_and_what_is_accepted():
         FiniteMDP(P[0].T, r, 0.9)
     with pytest.raises(ValueError, match=r"Sparse P must have shape .* = \[6, 3\] to fit r, got \[3, 6\]"):
         FiniteMDP(sparse.csr_array(P.reshape(6, 3).T), r, 0.9)
-    with pytest.raises(ValueError, match=r"r must have shape \[states, actions\] .* got shape \[3\]"):
+    with pytest.raises(ValueError, match=r"r must have shape \[states, actions\], .* got \[3\]"):
         FiniteMDP(P, r[:, 0], 0.9)
 
 

@@ -21,7 +21,7 @@ from implicitq.theory.trace import Seeds, Trace
 
 @dataclass(frozen=True, eq=False)
 class Equivalence:
-    """Theorem 1, per k = 0 .. K: the largest differences between IQ-DP and MD-VI, and the rounding to expect."""
+    """Theorem 1, per k = 0 .. K: the largest differences between IQ-DP and MD-VI, and their allowance."""
 
     iq: Trace
     md: Trace

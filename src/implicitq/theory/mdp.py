@@ -80,9 +80,7 @@ class FiniteMDP:
 def _rewards(r: Any) -> np.ndarray:
     rewards = np.array(r, dtype=np.float64, order="C")
     if rewards.ndim != 2 or 0 in rewards.shape:
-        raise ValueError(
-            f"r must have shape [states, actions], at least one of each, got shape {list(rewards.shape)}."
-        )
+        raise ValueError(f"r must have shape [states, actions], none of them 0, got {list(rewards.shape)}.")
     bad = ~np.isfinite(rewards)
     if bad.any():
         state, action = np.argwhere(bad)[0]
@@ -98,8 +96,8 @@ def _transitions(P: Any, states: int, actions: int) -> Any:
     if sparse.issparse(P):
         if P.shape != (states * actions, states):
             raise ValueError(
-                f"Sparse P must have shape [states * actions, states] = {[states * actions, states]} to fit r, "
-                f"got {list(P.shape)}."
+                f"Sparse P must have shape [states * actions, states] = {[states * actions, states]} "
+                f"to fit r, got {list(P.shape)}."
             )
         rows = sparse.csr_array(P, dtype=np.float64, copy=True)
         rows.sum_duplicates()
