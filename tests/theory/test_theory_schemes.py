@@ -20,6 +20,7 @@ from implicitq.theory import (
     speedy_q_learning,
     value_iteration,
 )
+from implicitq.theory.errors import Step
 from implicitq.theory.library import chain, garnet
 
 
@@ -115,10 +116,11 @@ def test_sampled_transitions_are_unbiased_and_lie_in_the_support():
     value[:] = value[:, :1]
     source = SampledTransitions(1).prepare(mdp, 1)
     generators = [np.random.default_rng(seed) for seed in range(4000)]
-    errors = source.draw(mdp, 1, generators, [value])[0]
+    step = Step(mdp, 1, generators, [value])
+    errors = source.draw(step)[0]
     spread = mdp.discount * np.abs(value).max() / np.sqrt(4000)
     assert np.abs(errors.mean(-1)).max() < 5 * spread
-    following = source.next_states(mdp, generators)
+    following = source.next_states(step)
     for row in range(10):
         support = np.flatnonzero(mdp.rows[row])
         assert set(np.unique(following[row])) == set(support)

@@ -116,9 +116,7 @@ def policy_gap(mdp: FiniteMDP, log_policies: np.ndarray, *, temperature: float =
 
 
 def _error_norms(trace: Trace) -> tuple[np.ndarray, np.ndarray]:
-    """eps_1 .. eps_K [K, ..., S, A], zero where none were injected, and the k they belong to, shaped to
-    match.
-    """
+    """eps_1 .. eps_K [K, ..., S, A], zero where none were injected, and k = 1 .. K."""
     errors = np.zeros_like(trace.q_values[1:]) if trace.errors is None else trace.errors[1:]
     return errors, np.arange(1, len(errors) + 1)
 

@@ -30,8 +30,7 @@ SCHEMES: dict[str, Callable[..., Trace]] = {
 
 
 def ladder(discount: float, losses: Sequence[float] | np.ndarray) -> FiniteMDP:
-    """A hard family in the manner of Azar et al. (2013): one state per loss, two actions, and an absorbing
-    end.
+    """A hard family in the manner of Azar et al. (2013): a two-armed state per loss, and an absorbing end.
 
     In state i every step pays 1 and the state is kept with probability p (action 0) or p_i (action 1),
     otherwise the end is reached, which pays nothing. p = (4 gamma - 1) / (3 gamma) makes next values as noisy
@@ -75,9 +74,7 @@ class Curve:
 def gap_curve(
     mdp: FiniteMDP, scheme: Callable[..., Trace], *, iterations: int, seeds: int, points: int = 60
 ) -> Curve:
-    """Runs `scheme` with one sampled transition per state, action and iteration; evaluates its policies
-    exactly.
-    """
+    """Runs `scheme` with one sample per state, action and iteration; evaluates its policies exactly."""
     iterations = check_count("iterations", iterations, least=1)
     rows = np.unique(np.geomspace(1, iterations, points).astype(int))
     trace = scheme(mdp, iterations=iterations, errors=SampledTransitions(1), seeds=seeds, keep=rows.tolist())
@@ -85,9 +82,7 @@ def gap_curve(
 
 
 def fitted_slope(x: np.ndarray, y: np.ndarray) -> float:
-    """Slope of the least-squares line through (ln x, ln y), over the finite points; NaN with fewer than
-    three.
-    """
+    """Slope of the least-squares line through the finite (ln x, ln y); NaN with fewer than three."""
     good = np.isfinite(y) & (y > 0)
     return float(np.polyfit(np.log(x[good]), np.log(y[good]), 1)[0]) if good.sum() >= 3 else float("nan")
 

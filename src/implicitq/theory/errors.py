@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -18,19 +18,25 @@ from implicitq.theory.mdp import FiniteMDP, check_count, check_number
 from implicitq.theory.solve import optimum
 
 
-class ErrorSource(Protocol):
-    """Draws the errors of one step, given the values whose expectation P V the step takes."""
+class Step(NamedTuple):
+    """A step that asks for errors: the values whose expectations P V it takes, and each seed's generator."""
 
-    def draw(
-        self,
-        mdp: FiniteMDP,
-        step: int,
-        generators: Sequence[np.random.Generator],
-        values: Sequence[np.ndarray],
-    ) -> list[np.ndarray]:
-        """eps_{step} [S, A, B] for each of `values` ([S, B] each), all from the same randomness; step counts
-        from 1.
-        """
+    mdp: FiniteMDP
+    number: int  # counts from 1
+    generators: Sequence[np.random.Generator]  # [B]
+    values: Sequence[np.ndarray]  # [S, B] each
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """[S, A, B], the shape of the errors."""
+        return self.mdp.states, self.mdp.actions, len(self.generators)
+
+
+class ErrorSource(Protocol):
+    """Draws the errors of one step."""
+
+    def draw(self, step: Step) -> list[np.ndarray]:
+        """eps_{step.number} [S, A, B] for each of `step.values`, all from the same randomness."""
         ...
 
 
@@ -52,24 +58,18 @@ class GaussianNoise:
     def prepare(self, mdp: FiniteMDP, iterations: int) -> ErrorSource:
         return self
 
-    def draw(
-        self,
-        mdp: FiniteMDP,
-        step: int,
-        generators: Sequence[np.random.Generator],
-        values: Sequence[np.ndarray],
-    ) -> list[np.ndarray]:
-        noise = np.empty((len(generators), mdp.states, mdp.actions))
-        for one, generator in zip(noise, generators, strict=True):
+    def draw(self, step: Step) -> list[np.ndarray]:
+        states, actions, batch = step.shape
+        noise = np.empty((batch, states, actions))
+        for one, generator in zip(noise, step.generators, strict=True):
             generator.standard_normal(out=one)
         noise *= self.scale
-        return [np.moveaxis(noise, 0, -1)] * len(values)
+        return [np.moveaxis(noise, 0, -1)] * len(step.values)
 
 
 @dataclass(frozen=True)
 class SampledTransitions:
-    """P V replaced by the mean of V over `samples` next states drawn from a generative model, for every (s,
-    a).
+    """P V becomes the mean of V over `samples` next states, drawn from a generative model for every (s, a).
 
     eps = gamma (mean_i V(s'_i) - P V): zero-mean given the past, and bounded by gamma times the span of V.
     """
@@ -96,40 +96,33 @@ class _GenerativeModel:
     table: np.ndarray  # [non-zeros] cumulative probabilities plus the row's number
     successors: np.ndarray  # [non-zeros] s' of each entry
 
-    def next_states(self, mdp: FiniteMDP, generators: Sequence[np.random.Generator]) -> np.ndarray:
+    def next_states(self, step: Step) -> np.ndarray:
         """One s' for every state, action and seed, [S * A, B]."""
-        size = mdp.states * mdp.actions
-        points = np.empty((len(generators), size))
-        for one, generator in zip(points, generators, strict=True):
+        size = step.mdp.states * step.mdp.actions
+        points = np.empty((len(step.generators), size))
+        for one, generator in zip(points, step.generators, strict=True):
             generator.random(out=one)
         points += np.arange(size)
         # adding the row's number may round 0.99... up to the next row
         np.minimum(points, np.nextafter(np.arange(1.0, size + 1), 0), out=points)
         return self.successors[np.searchsorted(self.table, points, side="right")].T
 
-    def draw(
-        self,
-        mdp: FiniteMDP,
-        step: int,
-        generators: Sequence[np.random.Generator],
-        values: Sequence[np.ndarray],
-    ) -> list[np.ndarray]:
-        totals = [np.zeros((mdp.states * mdp.actions, len(generators))) for _ in values]
+    def draw(self, step: Step) -> list[np.ndarray]:
+        states, actions, batch = step.shape
+        totals = [np.zeros((states * actions, batch)) for _ in step.values]
         for _ in range(self.samples):
-            following = self.next_states(mdp, generators)
-            for total, value in zip(totals, values, strict=True):
+            following = self.next_states(step)
+            for total, value in zip(totals, step.values, strict=True):
                 total += np.take_along_axis(value, following, axis=0)
-        shape = (mdp.states, mdp.actions, len(generators))
         return [
-            mdp.discount * (total.reshape(shape) / self.samples - mdp.expect(value))
-            for total, value in zip(totals, values, strict=True)
+            step.mdp.discount * (total.reshape(step.shape) / self.samples - step.mdp.expect(value))
+            for total, value in zip(totals, step.values, strict=True)
         ]
 
 
 @dataclass(frozen=True)
 class Adversary:
-    """The persistent worst case of size `scale`: optimal actions lose `scale`, all others gain it, at every
-    step.
+    """The persistent worst case: at every step optimal actions lose `scale` and all others gain it.
 
     Such errors do not average out: the average of the errors is as large as each of them.
     """
@@ -148,14 +141,8 @@ class Adversary:
 class _Constant:
     errors: np.ndarray  # [S, A]
 
-    def draw(
-        self,
-        mdp: FiniteMDP,
-        step: int,
-        generators: Sequence[np.random.Generator],
-        values: Sequence[np.ndarray],
-    ) -> list[np.ndarray]:
-        return [np.repeat(self.errors[:, :, None], len(generators), axis=2)] * len(values)
+    def draw(self, step: Step) -> list[np.ndarray]:
+        return [np.broadcast_to(self.errors[:, :, None], step.shape)] * len(step.values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,11 +170,5 @@ class GivenErrors:
 class _Listed:
     errors: np.ndarray  # [K, S, A]
 
-    def draw(
-        self,
-        mdp: FiniteMDP,
-        step: int,
-        generators: Sequence[np.random.Generator],
-        values: Sequence[np.ndarray],
-    ) -> list[np.ndarray]:
-        return _Constant(self.errors[step - 1]).draw(mdp, step, generators, values)
+    def draw(self, step: Step) -> list[np.ndarray]:
+        return _Constant(self.errors[step.number - 1]).draw(step)

@@ -122,7 +122,7 @@ def draw_averaging(result: Study) -> Any:
         mean = np.maximum(gap.mean(1), GAP_FLOOR)
         spread = gap.std(1) / np.sqrt(gap.shape[1])
         axis.loglog(averaging.iterations, mean, color=colour, label=name)
-        low = np.maximum(mean - 2 * spread, mean / 5)
+        low = np.maximum(mean - 2 * spread, np.maximum(mean / 5, GAP_FLOOR))
         axis.fill_between(averaging.iterations, low, mean + 2 * spread, color=colour, alpha=0.15, linewidth=0)
     crossover = averaging.crossover("IQ-DP, alpha = 1", "value iteration")
     if crossover is not None:
@@ -139,7 +139,7 @@ def draw_averaging(result: Study) -> Any:
     axis.set(xlabel="iteration k", ylabel=r"gap $\|Q_* - Q_{\pi}\|_\infty$ (unit of returns)")
     axis.set_title(
         f"Zero-mean noise {result.plan.noise:g} on {result.name}, {result.plan.seeds} seeds\n"
-        "gap in the MDP each scheme optimises; band: 2 standard errors",
+        f"gap in the MDP each scheme optimises, at least {GAP_FLOOR:g}; band: 2 standard errors",
         fontsize=11,
     )
     axis.legend(fontsize=8)
@@ -187,7 +187,7 @@ def draw_complexity(found: Complexity) -> Any:
     for axis, x, samples, which, predicted, label in panels:
         for (name, counts), (colour, marker, line) in zip(samples.items(), styles, strict=True):
             slope = slopes[name][which]
-            text = f"{name}: slope {slope:.1f}" if np.isfinite(slope) else f"{name}: too few points"
+            text = f"{name}: slope {slope:.1f}" if np.isfinite(slope) else f"{name}: budget too small"
             size = 9 if marker == "s" else 5  # the open squares surround the points they coincide with
             face = "none" if marker == "s" else colour
             axis.loglog(
@@ -200,7 +200,7 @@ def draw_complexity(found: Complexity) -> Any:
             x, start * (x / x[0]) ** predicted, ":", color=GREY, label=f"upper bound's slope: {predicted:.0f}"
         )
         axis.set(xlabel=label, ylabel="samples per state and action")
-        axis.set_xticks(x, [f"{value:.3g}" for value in x], fontsize=8)
+        axis.set_xticks(x, [f"{value:.2g}" for value in x], fontsize=8)
         axis.set_xticks([], minor=True)
         axis.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.14))
     left.set_title(f"Accuracy, at discount {found.discount:g}", fontsize=11)

@@ -76,8 +76,7 @@ def chain(length: int = 10, *, slip: float = 0.1, discount: float = 0.95) -> Fin
 def grid_world(
     height: int = 5, width: int = 5, *, slip: float = 0.2, discount: float = 0.95, step_reward: float = -0.04
 ) -> FiniteMDP:
-    """A grid with actions up, right, down, left; with probability `slip` the move turns to one side or the
-    other.
+    """A grid with actions up, right, down, left; with probability `slip` the move turns to either side.
 
     Walls stop the move. Every step costs `step_reward`; a step taken from the bottom right corner pays 1 and
     returns to the top left one, so the task goes on for ever. Sparse: it works for a million states too.

@@ -232,9 +232,7 @@ def q_learning(
 def _greedy_scheme(
     name: str, mdp: FiniteMDP, step: Callable[[int, State, Noise], State], alpha: float = 0.0
 ) -> Scheme:
-    """A scheme on Q alone that starts at Q_0 = 0 and acts greedily; ties, as at the start, share the
-    probability.
-    """
+    """A scheme on Q alone that starts at Q_0 = 0 and acts greedily; tied actions share the probability."""
 
     def start(batch: int) -> State:
         q = np.zeros((mdp.states, mdp.actions, batch))

@@ -82,24 +82,24 @@ def q_of(mdp: FiniteMDP, value: np.ndarray) -> np.ndarray:
     return np.moveaxis(q, -1, 0).reshape(*value.shape, mdp.actions)
 
 
-def induced_chain(mdp: FiniteMDP, policy: np.ndarray) -> Any:
-    """P_pi [S, S], the Markov chain of a policy; dense for dense P, CSR for sparse P."""
+def induced(mdp: FiniteMDP, log_policy: np.ndarray, temperature: float) -> tuple[np.ndarray, Any]:
+    """<pi, r> + t H(pi) [S] and the Markov chain P_pi [S, S] of a policy, dense or CSR like P."""
+    policy = np.exp(log_policy)
+    reward = (policy * mdp.r).sum(-1) + temperature * entropy(log_policy)
     if not mdp.is_sparse:
-        return np.einsum("sa,sat->st", policy, mdp.P)
+        return reward, np.einsum("sa,sat->st", policy, mdp.P)
     size = mdp.states * mdp.actions
     selection = sparse.csr_array(
         (policy.ravel(), np.arange(size), np.arange(0, size + 1, mdp.actions)), shape=(mdp.states, size)
     )
     selection.eliminate_zeros()
-    return sparse.csr_array(selection @ mdp.rows)
+    return reward, sparse.csr_array(selection @ mdp.rows)
 
 
 def _evaluate_directly(
     mdp: FiniteMDP, log_policy: np.ndarray, temperature: float, tolerance: float
 ) -> np.ndarray:
-    policy = np.exp(log_policy)
-    reward = (policy * mdp.r).sum(-1) + temperature * entropy(log_policy)
-    chain = induced_chain(mdp, policy)
+    reward, chain = induced(mdp, log_policy, temperature)
     dense = chain.toarray() if mdp.is_sparse else chain
     return np.linalg.solve(np.eye(mdp.states) - mdp.discount * dense, reward)
 
@@ -107,9 +107,7 @@ def _evaluate_directly(
 def _evaluate_iteratively(
     mdp: FiniteMDP, log_policy: np.ndarray, temperature: float, tolerance: float
 ) -> np.ndarray:
-    policy = np.exp(log_policy)
-    reward = (policy * mdp.r).sum(-1) + temperature * entropy(log_policy)
-    chain = induced_chain(mdp, policy)
+    reward, chain = induced(mdp, log_policy, temperature)
     scale = max(1.0, np.abs(reward).max() / (1.0 - mdp.discount))
     return _bounded_iteration(
         lambda v: reward + mdp.discount * (chain @ v), mdp.discount, np.zeros(mdp.states), tolerance * scale
@@ -141,7 +139,10 @@ def _bounded_iteration(operator: Any, discount: float, value: np.ndarray, tolera
 
 
 def iterate_to_optimum(mdp: FiniteMDP, *, temperature: float = 0.0, tolerance: float = 1e-8) -> Iteration:
-    """(Soft) value iteration until max |V - V_*^t| <= tolerance is certain; the solver for large MDPs."""
+    """(Soft) value iteration until max |V - V_*^t| <= tolerance is certain; the solver for large MDPs.
+
+    A tolerance finer than floats allow ends at what they allow: `error` always says what is certain.
+    """
     temperature = check_temperature(temperature, zero=True)
     if not tolerance > 0:
         raise ValueError(f"tolerance must be a number > 0, got {tolerance!r}.")

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from implicitq.theory.errors import ErrorModel
+from implicitq.theory.errors import ErrorModel, Step
 from implicitq.theory.mdp import FiniteMDP, check_count
 
 Keep = str | int | Sequence[int]
@@ -86,7 +86,7 @@ def run(
         ) -> list[np.ndarray] | None:
             if source is None:
                 return None
-            drawn.extend(source.draw(mdp, k, generators, values))
+            drawn.extend(source.draw(Step(mdp, k, generators, values)))
             return drawn
 
         state = scheme.step(k, state, noise)
