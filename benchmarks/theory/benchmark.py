@@ -188,7 +188,7 @@ def main() -> None:
         done = subprocess.run(
             [sys.executable, __file__, "--part", part], check=True, capture_output=True, text=True
         )
-        results[part] = json.loads(done.stdout)
+        results[part] = json.loads(done.stdout, parse_float=lambda text: float(f"{float(text):.4g}"))
         print(part, json.dumps(results[part], indent=2))
     options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 

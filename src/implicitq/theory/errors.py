@@ -13,9 +13,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import scipy.sparse as sparse
 
 from implicitq.theory.mdp import FiniteMDP, check_count, check_number
 from implicitq.theory.solve import optimum
+
+NARROW = 16  # rows of P with up to so many successors are sampled by counting
 
 
 class Step(NamedTuple):
@@ -81,31 +84,44 @@ class SampledTransitions:
 
     def prepare(self, mdp: FiniteMDP, iterations: int) -> ErrorSource:
         rows = mdp.csr
-        cumulative = np.cumsum(rows.data)
-        starts = np.concatenate([[0.0], cumulative])[rows.indptr[:-1]]
         lengths = np.diff(rows.indptr)
-        # one sorted table for all rows: row i covers (i, i + 1], so a single search serves every (s, a)
-        table = cumulative - np.repeat(starts, lengths) + np.repeat(np.arange(len(starts)), lengths)
-        table[rows.indptr[1:] - 1] = np.arange(1, len(starts) + 1)
-        return _GenerativeModel(self.samples, table, rows.indices)
+        row = np.repeat(np.arange(len(lengths)), lengths)
+        place = np.arange(rows.nnz) - rows.indptr[row]  # of an entry within its row
+        total = np.concatenate([[0.0], np.cumsum(rows.data)])
+        cumulative = total[1:] - total[rows.indptr[row]]
+        last = place == lengths[row] - 1
+        if lengths.max() <= NARROW:
+            levels = np.full((lengths.max() - 1, len(lengths)), np.inf)
+            levels[place[~last], row[~last]] = cumulative[~last]
+            return _GenerativeModel(self.samples, rows, levels, np.empty(0))
+        # one sorted table for all rows: row i covers (i, i + 1], so that a single search serves every (s, a)
+        return _GenerativeModel(self.samples, rows, None, row + np.where(last, 1.0, cumulative))
 
 
 @dataclass(frozen=True, eq=False)
 class _GenerativeModel:
     samples: int
-    table: np.ndarray  # [non-zeros] cumulative probabilities plus the row's number
-    successors: np.ndarray  # [non-zeros] s' of each entry
+    rows: sparse.csr_array  # [S * A, S]
+    levels: np.ndarray | None  # [N - 1, S * A] cumulative probabilities of narrow rows, padded by infinity
+    table: np.ndarray  # [non-zeros] cumulative probabilities plus the row's number; empty for narrow rows
 
     def next_states(self, step: Step) -> np.ndarray:
         """One s' for every state, action and seed, [S * A, B]."""
-        size = step.mdp.states * step.mdp.actions
+        size = self.rows.shape[0]
         points = np.empty((len(step.generators), size))
         for one, generator in zip(points, step.generators, strict=True):
             generator.random(out=one)
-        points += np.arange(size)
-        # adding the row's number may round 0.99... up to the next row
-        np.minimum(points, np.nextafter(np.arange(1.0, size + 1), 0), out=points)
-        return self.successors[np.searchsorted(self.table, points, side="right")].T
+        if self.levels is not None:  # counting a few comparisons is much faster than searching
+            passed = np.zeros(points.shape, dtype=np.uint8)
+            for level in self.levels:
+                passed += points >= level
+            entries = np.asarray(self.rows.indptr)[:-1] + passed
+        else:
+            points += np.arange(size)
+            # adding the row's number may round 0.99... up to the next row
+            np.minimum(points, np.nextafter(np.arange(1.0, size + 1), 0), out=points)
+            entries = np.searchsorted(self.table, points, side="right")
+        return np.asarray(self.rows.indices)[entries].T
 
     def draw(self, step: Step) -> list[np.ndarray]:
         states, actions, batch = step.shape
