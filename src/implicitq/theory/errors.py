@@ -107,7 +107,7 @@ class _GenerativeModel:
 
     def next_states(self, step: Step) -> np.ndarray:
         """One s' for every state, action and seed, [S * A, B]."""
-        size = self.rows.shape[0]
+        size = step.mdp.states * step.mdp.actions
         points = np.empty((len(step.generators), size))
         for one, generator in zip(points, step.generators, strict=True):
             generator.random(out=one)
