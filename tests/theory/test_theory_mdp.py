@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import scipy.sparse as sparse
+from gymnasium.utils.env_checker import check_env
 
 from implicitq.theory import FiniteMDP, GaussianNoise, GivenErrors, SampledTransitions, iq_dp, md_vi, optimum
 from implicitq.theory.library import (
@@ -215,6 +216,10 @@ def test_the_gymnasium_wrapper_follows_the_table_and_its_seed():
     assert episode(0)[0] == 2
     assert episode(1) == episode(1)
     assert any(episode(0) != episode(seed) for seed in range(1, 6))
+
+
+def test_the_gymnasium_wrapper_passes_gymnasiums_own_checks():
+    check_env(as_gymnasium(chain(5), horizon=3), skip_render_check=True)
 
 
 def test_the_gymnasium_wrapper_samples_the_right_frequencies():
