@@ -5,8 +5,17 @@ from hypothesis import strategies as st
 from random_mdps import alphas, error_models, mdps, reproducible, temperatures
 from scipy.optimize import minimize
 
-from implicitq.theory import Adversary, GaussianNoise, iq_dp, optimum, theorem_1, theorem_2, value_iteration
-from implicitq.theory.bounds import policy_gap
+from implicitq.theory import (
+    Adversary,
+    GaussianNoise,
+    evaluate,
+    iq_dp,
+    optimum,
+    theorem_1,
+    theorem_2,
+    value_iteration,
+)
+from implicitq.theory.bounds import policy_gap, regularised_q
 from implicitq.theory.library import garnet
 from implicitq.theory.logspace import entropy, kl_divergence, soft_max
 
@@ -148,6 +157,60 @@ def test_theorem_2s_main_terms_are_the_papers_formulas():
                 inner = (1 - gamma) * sum(gamma ** (k - j) * np.abs(E[j - 1]).max() for j in range(1, k + 1))
                 expected = 2 / (1 - gamma) ** 2 * inner
             assert main[k - 1] == pytest.approx(expected, rel=1e-12)
+
+
+def test_theorem_2s_left_side_and_remainders_are_those_of_the_documentation():
+    mdp, temperature = garnet(4, 2, 2, seed=3), 0.2
+    gamma, r_max = mdp.discount, np.abs(mdp.r).max()
+    for alpha in (0.0, 0.6, 1.0):
+        trace = iq_dp(mdp, alpha=alpha, temperature=temperature, iterations=7, errors=GaussianNoise(0.1))
+        t = (1 - alpha) * temperature
+        best, sides = optimum(mdp, t), theorem_2(mdp, trace)
+        for k in range(1, 8):
+            value = evaluate(mdp, trace.policies[k], temperature=t)  # after k steps: the paper's pi_{k+1}
+            assert sides.gap[k - 1] == pytest.approx(np.abs(best.q - mdp.backup(value)).max(), rel=1e-9)
+            if alpha == 1.0:
+                expected = (
+                    gamma / (1 - gamma) * (temperature * np.log(2) + 2 * np.abs(trace.values[k]).max()) / k
+                )
+            else:
+                start = [alpha**j * r_max + gamma * alpha ** (j - 1) * t * np.log(2) for j in range(1, k + 1)]
+                fading = sum(gamma ** (k - j) * start[j - 1] for j in range(1, k + 1))
+                expected = 2 * gamma / (1 - gamma) * (gamma**k * np.abs(best.q).max() + fading)
+            assert sides.remainder[k - 1] == pytest.approx(expected, rel=1e-12)
+
+
+@given(mdps(), st.floats(0.0, 0.99), st.floats(0.05, 5.0))
+@reproducible
+def test_averaged_iq_dp_is_soft_value_iteration_with_averaged_errors(mdp, alpha, temperature):
+    # behind Theorem 2 for alpha < 1: h_k = T h_{k-1} + E_k - delta_k, and pi_{k+1} = softmax(h_k / t)
+    trace = iq_dp(mdp, alpha=alpha, temperature=temperature, iterations=12, errors=GaussianNoise(0.3))
+    t, log_a = (1 - alpha) * temperature, np.log(mdp.actions)
+    h, E = np.zeros(mdp.r.shape), np.zeros(mdp.r.shape)
+    scale = max(1.0, np.abs(trace.q_values).max())
+    for k in range(1, 13):
+        delta = alpha**k * mdp.r + mdp.discount * alpha ** (k - 1) * t * log_a
+        E = alpha * E + (1 - alpha) * trace.errors[k]
+        expected = mdp.backup(soft_max(h, t)[0]) + E - delta
+        h = alpha * h + (1 - alpha) * regularised_q(trace)[k]
+        np.testing.assert_allclose(h, expected, atol=1e-11 * scale)
+        np.testing.assert_allclose(soft_max(h, t)[1], t * trace.log_policies[k], atol=1e-11 * scale)
+
+
+@given(mdps(), st.floats(0.05, 5.0))
+@reproducible
+def test_the_average_of_kl_regularised_q_values_almost_solves_the_bellman_equation(mdp, temperature):
+    # the step behind Theorem 2 for alpha = 1: h_k = r + gamma P W_k + mean eps - gamma P V_k / k
+    trace = iq_dp(mdp, alpha=1.0, temperature=temperature, iterations=12, errors=GaussianNoise(0.3))
+    scale = max(1.0, np.abs(trace.q_values).max())
+    for k in range(1, 13):
+        h, W = regularised_q(trace)[1 : k + 1].mean(0), trace.values[1 : k + 1].mean(0)
+        rest = trace.errors[1 : k + 1].mean(0) - mdp.discount * mdp.expect(trace.values[k]) / k
+        np.testing.assert_allclose(h, mdp.backup(W) + rest, atol=1e-11 * scale)
+        uniform = np.full(mdp.r.shape, -np.log(mdp.actions))
+        divergence = kl_divergence(trace.log_policies[k], uniform)
+        maximum = (trace.policies[k] * h).sum(-1) - temperature / k * divergence
+        np.testing.assert_allclose(W, maximum, atol=1e-11 * scale)
 
 
 def test_theorem_2s_remainders_vanish_as_fast_as_stated():
