@@ -70,12 +70,8 @@ def million() -> dict:
     }.items():
         kept = {}
         built = clock(lambda make=make, kept=kept: kept.update(mdp=make()))
-        solved = clock(
-            lambda kept=kept: kept.update(solution=iterate_to_optimum(kept["mdp"], tolerance=1e-6))
-        )
-        traced = clock(
-            lambda kept=kept: iq_dp(kept["mdp"], alpha=0.9, temperature=0.1, iterations=STEPS, keep="last")
-        )
+        solved = clock(lambda kept=kept: kept.update(solution=iterate_to_optimum(kept["mdp"], tolerance=1e-6)))
+        traced = clock(lambda kept=kept: iq_dp(kept["mdp"], alpha=0.9, temperature=0.1, iterations=STEPS, keep="last"))
         found[name] = {
             "seconds to build": built[0],
             "seconds to solve to 1e-6": solved[0],
@@ -172,9 +168,7 @@ def machine() -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=PARTS)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("results.json"))
     options = parser.parse_args()
@@ -185,9 +179,7 @@ def main() -> None:
     for part in PARTS:
         if part == "quantecon" and version("quantecon") is None:
             continue
-        done = subprocess.run(
-            [sys.executable, __file__, "--part", part], check=True, capture_output=True, text=True
-        )
+        done = subprocess.run([sys.executable, __file__, "--part", part], check=True, capture_output=True, text=True)
         results[part] = json.loads(done.stdout, parse_float=lambda text: float(f"{float(text):.4g}"))
         print(part, json.dumps(results[part], indent=2))
     options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")

@@ -208,6 +208,16 @@ def bench(arguments: list[str]) -> int:
     return 0
 
 
+def theory(arguments: list[str]) -> int:
+    from implicitq.theory.command import TheoryOptions, run_theory
+
+    try:
+        run_theory(tyro.cli(TheoryOptions, prog="implicitq theory", args=arguments))
+    except ValueError as error:  # the theory knows nothing of this package, InputError included
+        raise InputError(str(error)) from error
+    return 0
+
+
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "train": (
         train,
@@ -220,6 +230,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     ),
     "video": (video, "film a trained policy: implicitq video DIR [--out FILE]"),
     "export": (export, "write a trained policy as an ONNX model: implicitq export DIR [--out FILE]"),
+    "theory": (theory, "run the paper's theorems on finite MDPs: implicitq theory [--mdp NAME ...] [--quick]"),
     "bench": (bench, "measure training speed: implicitq bench [ALGO] [--env ID] [--any-hyperparameter VALUE]"),
 }
 

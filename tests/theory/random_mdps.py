@@ -12,9 +12,7 @@ reproducible = settings(deadline=None, derandomize=True, max_examples=60)
 
 alphas = st.one_of(st.sampled_from([0.0, 0.5, 0.9, 1.0]), st.floats(0.0, 1.0))
 temperatures = st.floats(-6.0, 1.0).map(lambda exponent: 10.0**exponent)
-error_models = st.sampled_from(
-    [None, GaussianNoise(0.3), SampledTransitions(1), SampledTransitions(3), Adversary(0.2)]
-)
+error_models = st.sampled_from([None, GaussianNoise(0.3), SampledTransitions(1), SampledTransitions(3), Adversary(0.2)])
 
 
 @st.composite

@@ -73,9 +73,7 @@ def test_importing_the_theory_needs_neither_jax_nor_the_rest_of_the_package():
 
 
 def test_a_study_tells_in_its_table_what_the_theorems_say():
-    rows = table(
-        study("garnet", garnet(6, 2, 2), StudyPlan(iterations=30, seeds=2, noise=0.3, temperature=0.1))
-    )
+    rows = table(study("garnet", garnet(6, 2, 2), StudyPlan(iterations=30, seeds=2, noise=0.3, temperature=0.1)))
     for row in rows:
         if row.part == "Theorem 1":
             assert row.value <= row.reference

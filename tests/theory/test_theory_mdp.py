@@ -113,9 +113,7 @@ def test_a_policy_that_is_no_distribution_is_named():
     policy[4] = [0.7, 0.7]
     with pytest.raises(ValueError, match="policy in state 4 is not a distribution"):
         evaluate(chain(), policy)
-    with pytest.raises(
-        ValueError, match=r"A policy must have shape \[..., states, actions\] = \[..., 10, 2\]"
-    ):
+    with pytest.raises(ValueError, match=r"A policy must have shape \[..., states, actions\] = \[..., 10, 2\]"):
         log_of(np.ones((2, 10)), chain())
 
 
@@ -139,9 +137,7 @@ def test_dense_and_sparse_tables_give_the_same_answers():
     np.testing.assert_allclose(dense.backup(values), thin.backup(values), atol=1e-14)
     np.testing.assert_allclose(dense.backup(values[:, 0]), dense.backup(values)[..., 0], atol=1e-14)
     for temperature in (0.0, 0.1):
-        np.testing.assert_allclose(
-            optimum(dense, temperature).value, optimum(thin, temperature).value, atol=1e-11
-        )
+        np.testing.assert_allclose(optimum(dense, temperature).value, optimum(thin, temperature).value, atol=1e-11)
 
 
 def test_garnet_rows_have_the_asked_number_of_distinct_successors():

@@ -75,9 +75,7 @@ def test_what_is_kept_is_the_same_run():
         np.testing.assert_array_equal(trace.policies, everything.policies[rows])
 
 
-@pytest.mark.parametrize(
-    "errors", [GaussianNoise(0.2), SampledTransitions(1), SampledTransitions(4), Adversary(0.1)]
-)
+@pytest.mark.parametrize("errors", [GaussianNoise(0.2), SampledTransitions(1), SampledTransitions(4), Adversary(0.1)])
 def test_a_seed_gives_the_same_run_alone_and_among_others(errors):
     mdp = garnet(12, 3, 4, seed=1)
     settings = {"alpha": 0.8, "temperature": 0.1, "iterations": 20, "errors": errors}
@@ -162,8 +160,7 @@ def test_iq_dp_at_vanishing_temperature_is_advantage_learning(mdp, alpha):
     # IQ-DP's Q contains alpha (Q - V) where advantage learning has alpha (Q - max Q)
     size = max(1.0, mdp.reward_bound) / (1 - mdp.discount)
     assert (
-        np.abs(soft.values - limit.values).max()
-        <= 1e-6 * 20 * np.log(mdp.actions) / (1 - mdp.discount) + 1e-11 * size
+        np.abs(soft.values - limit.values).max() <= 1e-6 * 20 * np.log(mdp.actions) / (1 - mdp.discount) + 1e-11 * size
     )
     assert np.abs(soft.q_values[1:] - limit.q_values[1:]).max() <= 1e-4 / (1 - mdp.discount)
 
@@ -217,17 +214,13 @@ def test_every_scheme_without_errors_reaches_the_optimum():
     mdp = garnet(10, 3, 3, discount=0.7, seed=0)
     goal = optimum(mdp)
     np.testing.assert_allclose(value_iteration(mdp, iterations=200).values[-1], goal.value, atol=1e-12)
-    np.testing.assert_allclose(
-        advantage_learning(mdp, alpha=0.5, iterations=300).values[-1], goal.value, atol=1e-10
-    )
+    np.testing.assert_allclose(advantage_learning(mdp, alpha=0.5, iterations=300).values[-1], goal.value, atol=1e-10)
     assert np.abs(speedy_q_learning(mdp, iterations=2000).values[-1] - goal.value).max() < 0.01
     assert np.abs(q_learning(mdp, iterations=2000, exponent=0.51).values[-1] - goal.value).max() < 1e-6
     np.testing.assert_allclose(
         iq_dp(mdp, alpha=1.0, temperature=0.1, iterations=3000).policies[-1], goal.policy, atol=0.01
     )
-    np.testing.assert_allclose(
-        md_vi(mdp, kl=0.1, entropy=0.0, iterations=3000).policies[-1], goal.policy, atol=0.01
-    )
+    np.testing.assert_allclose(md_vi(mdp, kl=0.1, entropy=0.0, iterations=3000).policies[-1], goal.policy, atol=0.01)
 
 
 def test_speedy_q_learning_follows_its_recursion():

@@ -15,13 +15,9 @@ from implicitq.theory.logspace import greedy
 def test_the_plain_optimum_is_that_of_the_linear_programme(mdp):
     # least sum of V subject to V(s) >= r(s, a) + gamma P V for all s, a
     identity = np.repeat(np.eye(mdp.states), mdp.actions, axis=0)
-    answer = linprog(
-        np.ones(mdp.states), mdp.discount * mdp.rows - identity, -mdp.r.ravel(), bounds=(None, None)
-    )
+    answer = linprog(np.ones(mdp.states), mdp.discount * mdp.rows - identity, -mdp.r.ravel(), bounds=(None, None))
     scale = max(1.0, np.abs(answer.x).max())
-    np.testing.assert_allclose(
-        optimum(mdp).value, answer.x, atol=1e-6 * scale
-    )  # the programme's own tolerance is 1e-7
+    np.testing.assert_allclose(optimum(mdp).value, answer.x, atol=1e-6 * scale)  # the programme's own tolerance is 1e-7
 
 
 @given(mdps(largest_discount=0.9), st.floats(0.05, 2.0))

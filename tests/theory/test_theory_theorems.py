@@ -32,9 +32,7 @@ def test_lemma_1_a_q_value_splits_into_its_softmax_and_its_log_sum_exp(q, temper
     np.testing.assert_allclose(advantage + value[:, None], q, atol=1e-13)
     if temperature > 0.1:  # where the formula of the lemma can be evaluated as it stands
         np.testing.assert_allclose(value, temperature * np.log(np.exp(q / temperature).sum(-1)), atol=1e-10)
-        np.testing.assert_allclose(
-            policy, np.exp(q / temperature) / np.exp(q / temperature).sum(-1, keepdims=True)
-        )
+        np.testing.assert_allclose(policy, np.exp(q / temperature) / np.exp(q / temperature).sum(-1, keepdims=True))
 
 
 @given(q_tables, alphas, st.floats(0.05, 5.0), st.integers(0, 1000))
@@ -50,9 +48,7 @@ def test_lemma_2_the_regularised_greedy_policy_beats_every_other_and_its_value_i
         return gain - alpha * temperature * kl_divergence(log_policy, log_reference)
 
     value, advantage = soft_max(q + alpha * temperature * log_reference, temperature)
-    np.testing.assert_allclose(
-        objective(advantage / temperature), value, atol=1e-10 * max(1.0, np.abs(value).max())
-    )
+    np.testing.assert_allclose(objective(advantage / temperature), value, atol=1e-10 * max(1.0, np.abs(value).max()))
     for _ in range(20):
         other = rng.dirichlet(np.full(3, rng.choice([0.2, 1.0, 5.0])), size=4)
         with np.errstate(divide="ignore"):
@@ -68,9 +64,7 @@ def test_lemma_2_agrees_with_a_numerical_maximiser():
         return -(policy * (q - temperature * regular)).sum()
 
     sums_to_one = {"type": "eq", "fun": lambda policy: policy.sum() - 1}
-    answer = minimize(
-        loss, np.full(3, 1 / 3), bounds=[(0, 1)] * 3, constraints=sums_to_one, options={"ftol": 1e-14}
-    )
+    answer = minimize(loss, np.full(3, 1 / 3), bounds=[(0, 1)] * 3, constraints=sums_to_one, options={"ftol": 1e-14})
     value, advantage = soft_max(q + alpha * temperature * np.log(reference), temperature)
     np.testing.assert_allclose(answer.x, np.exp(advantage / temperature), atol=1e-5)
     assert -answer.fun == pytest.approx(float(value), abs=1e-9)
@@ -84,9 +78,7 @@ def test_theorem_1_holds_at_every_iteration_with_and_without_errors(mdp, alpha, 
     assert sides.value_difference[0] == 0
     assert (sides.policy_difference <= sides.allowance).all()
     assert (sides.value_difference <= sides.allowance).all()
-    assert (
-        sides.q_difference <= sides.allowance
-    ).all()  # Q_k = t ln pi_{k+1} - alpha t ln pi_k + V_k of App. A.4
+    assert (sides.q_difference <= sides.allowance).all()  # Q_k = t ln pi_{k+1} - alpha t ln pi_k + V_k of App. A.4
 
 
 @given(mdps(), st.floats(0.0, 1.0))
@@ -111,9 +103,7 @@ def test_theorem_1_in_the_papers_own_indices():
         q = mdp.r + mdp.discount * mdp.P @ V[k]
         weights = pi[k + 1] ** alpha * np.exp(q / temperature)
         np.testing.assert_allclose(pi[k + 2], weights / weights.sum(-1, keepdims=True), atol=1e-12)
-        bonus = (1 - alpha) * entropy(np.log(pi[k + 2])) - alpha * kl_divergence(
-            np.log(pi[k + 2]), np.log(pi[k + 1])
-        )
+        bonus = (1 - alpha) * entropy(np.log(pi[k + 2])) - alpha * kl_divergence(np.log(pi[k + 2]), np.log(pi[k + 1]))
         np.testing.assert_allclose(V[k + 1], (pi[k + 2] * q).sum(-1) + temperature * bonus, atol=1e-12)
         left = temperature * np.log(pi[k + 2]) + V[k + 1][:, None]
         np.testing.assert_allclose(left, q + alpha * temperature * np.log(pi[k + 1]), atol=1e-12)
@@ -122,9 +112,7 @@ def test_theorem_1_in_the_papers_own_indices():
 @given(mdps(), alphas, temperatures, error_models)
 @reproducible
 def test_theorem_2_bounds_the_gap_at_every_iteration(mdp, alpha, temperature, errors):
-    sides = theorem_2(
-        mdp, iq_dp(mdp, alpha=alpha, temperature=temperature, iterations=25, errors=errors, seeds=2)
-    )
+    sides = theorem_2(mdp, iq_dp(mdp, alpha=alpha, temperature=temperature, iterations=25, errors=errors, seeds=2))
     scale = max(1.0, mdp.reward_bound, temperature) / (1 - mdp.discount) ** 2
     assert sides.gap.shape == sides.main.shape == sides.remainder.shape == (25, 2)
     assert (sides.gap <= sides.bound + 1e-11 * scale).all()
@@ -150,10 +138,7 @@ def test_theorem_2s_main_terms_are_the_papers_formulas():
             if alpha == 1.0:
                 expected = 2 / (1 - gamma) * np.abs(eps[1 : k + 1].mean(0)).max()
             else:
-                E = [
-                    (1 - alpha) * sum(alpha ** (j - i) * eps[i] for i in range(1, j + 1))
-                    for j in range(1, k + 1)
-                ]
+                E = [(1 - alpha) * sum(alpha ** (j - i) * eps[i] for i in range(1, j + 1)) for j in range(1, k + 1)]
                 inner = (1 - gamma) * sum(gamma ** (k - j) * np.abs(E[j - 1]).max() for j in range(1, k + 1))
                 expected = 2 / (1 - gamma) ** 2 * inner
             assert main[k - 1] == pytest.approx(expected, rel=1e-12)
@@ -170,9 +155,7 @@ def test_theorem_2s_left_side_and_remainders_are_those_of_the_documentation():
             value = evaluate(mdp, trace.policies[k], temperature=t)  # after k steps: the paper's pi_{k+1}
             assert sides.gap[k - 1] == pytest.approx(np.abs(best.q - mdp.backup(value)).max(), rel=1e-9)
             if alpha == 1.0:
-                expected = (
-                    gamma / (1 - gamma) * (temperature * np.log(2) + 2 * np.abs(trace.values[k]).max()) / k
-                )
+                expected = gamma / (1 - gamma) * (temperature * np.log(2) + 2 * np.abs(trace.values[k]).max()) / k
             else:
                 start = [alpha**j * r_max + gamma * alpha ** (j - 1) * t * np.log(2) for j in range(1, k + 1)]
                 fading = sum(gamma ** (k - j) * start[j - 1] for j in range(1, k + 1))
@@ -265,9 +248,7 @@ def test_an_adversary_does_not_average_out():
     st.floats(-3.0, 0.5).map(lambda exponent: 10.0**exponent),
 )
 @reproducible
-def test_the_fixed_point_is_the_optimum_regularised_at_one_minus_alpha_times_temperature(
-    mdp, alpha, temperature
-):
+def test_the_fixed_point_is_the_optimum_regularised_at_one_minus_alpha_times_temperature(mdp, alpha, temperature):
     trace = iq_dp(mdp, alpha=alpha, temperature=temperature, iterations=1500, keep="last")
     goal = optimum(mdp, (1 - alpha) * temperature)
     size = max(1.0, np.abs(goal.q).max())
@@ -276,6 +257,4 @@ def test_the_fixed_point_is_the_optimum_regularised_at_one_minus_alpha_times_tem
     rounding = 1e-12 * size / ((1 - alpha) * temperature)
     np.testing.assert_allclose(trace.policies[-1], goal.policy, atol=1e-8 + rounding)
     advantage = goal.q - goal.value[:, None]
-    np.testing.assert_allclose(
-        trace.log_policies[-1] * (1 - alpha) * temperature, advantage, atol=1e-8 * size
-    )
+    np.testing.assert_allclose(trace.log_policies[-1] * (1 - alpha) * temperature, advantage, atol=1e-8 * size)

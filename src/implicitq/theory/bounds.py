@@ -100,9 +100,7 @@ def theorem_2(mdp: FiniteMDP, trace: Trace) -> ErrorBound:
     """
     _need_all(trace)
     if trace.temperature <= 0 or len(trace.iterations) < 2:
-        raise ValueError(
-            f"Theorem 2 needs a record of IQ-DP or MD-VI with at least one step, got {trace.scheme}."
-        )
+        raise ValueError(f"Theorem 2 needs a record of IQ-DP or MD-VI with at least one step, got {trace.scheme}.")
     main, remainder = (_averaged if trace.alpha == 1.0 else _discounted)(mdp, trace)
     gap = policy_gap(mdp, trace.log_policies[1:], temperature=(1.0 - trace.alpha) * trace.temperature)
     return ErrorBound(trace.iterations[1:], gap, main, np.broadcast_to(remainder, main.shape))
@@ -147,11 +145,7 @@ def _discounted(mdp: FiniteMDP, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     for j, error in enumerate(errors, start=1):
         averaged = alpha * averaged + (1.0 - alpha) * error
         main = gamma * main + np.abs(averaged).max(axis=(-2, -1))
-        rest = (
-            gamma * rest
-            + alpha**j * mdp.reward_bound
-            + gamma * alpha ** (j - 1) * entropy * np.log(mdp.actions)
-        )
+        rest = gamma * rest + alpha**j * mdp.reward_bound + gamma * alpha ** (j - 1) * entropy * np.log(mdp.actions)
         mains.append(main)
         rests.append(rest)
     shape = (-1, *(1,) * (trace.values.ndim - 2))

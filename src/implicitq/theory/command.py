@@ -60,9 +60,7 @@ def run_theory(options: TheoryOptions) -> Path:
     from rich.console import Console
 
     console = Console()
-    mdps = {
-        name: by_name(name) for name in dict.fromkeys(options.mdp)
-    }  # an unknown name fails before any work
+    mdps = {name: by_name(name) for name in dict.fromkeys(options.mdp)}  # an unknown name fails before any work
     folder = fresh_folder(options.out)
     studies, found = _compute(options, mdps, console)
     rows = [row for result in studies for row in table(result)]
@@ -79,24 +77,18 @@ def complexity_rows(found: Complexity) -> list[Row]:
     rows = []
     for name, (accuracy, horizon) in found.slopes().items():
         rows.append(Row("ladder", "Samples", f"slope in 1/epsilon, {name}", accuracy, 2.0, "upper bound's"))
-        rows.append(
-            Row("ladder", "Samples", f"slope in 1/(1-discount), {name}", horizon, 4.0, "upper bound's")
-        )
+        rows.append(Row("ladder", "Samples", f"slope in 1/(1-discount), {name}", horizon, 4.0, "upper bound's"))
     return rows
 
 
-def _compute(
-    options: TheoryOptions, mdps: dict[str, Any], console: Any
-) -> tuple[list[Study], Complexity | None]:
+def _compute(options: TheoryOptions, mdps: dict[str, Any], console: Any) -> tuple[list[Study], Complexity | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     complexity_plan = QUICK_PLAN if options.quick else ComplexityPlan()
     runs = len(SCHEMES) * (1 + len(complexity_plan.horizons)) if options.complexity else 0
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task(
-            "theory", total=PARTS * len(mdps) + runs, completed=-1
-        )  # a report opens its part
+        task = progress.add_task("theory", total=PARTS * len(mdps) + runs, completed=-1)  # a report opens its part
 
         def report(text: str) -> None:
             progress.update(task, advance=1, description=text)
@@ -143,9 +135,7 @@ def _write(
     write_table(rows, folder / "table.csv")
     versions = {name: metadata.version(name) for name in ("numpy", "scipy", "matplotlib")}
     settings = {**asdict(options), "out": None, **asdict(options.plan())}
-    (folder / "options.json").write_text(
-        json.dumps({"options": settings, "versions": versions}, indent=2) + "\n"
-    )
+    (folder / "options.json").write_text(json.dumps({"options": settings, "versions": versions}, indent=2) + "\n")
     plan = options.plan()
     facts = (
         f"alpha {plan.alpha:g}, temperature {plan.temperature:g}, {plan.iterations} iterations, "

@@ -71,9 +71,7 @@ class Curve:
         return float(self.iterations[first]) if first < len(self.iterations) else float("nan")
 
 
-def gap_curve(
-    mdp: FiniteMDP, scheme: Callable[..., Trace], *, iterations: int, seeds: int, points: int = 60
-) -> Curve:
+def gap_curve(mdp: FiniteMDP, scheme: Callable[..., Trace], *, iterations: int, seeds: int, points: int = 60) -> Curve:
     """Runs `scheme` with one sample per state, action and iteration; evaluates its policies exactly."""
     iterations = check_count("iterations", iterations, least=1)
     rows = np.unique(np.geomspace(1, iterations, points).astype(int))
@@ -121,9 +119,7 @@ class ComplexityPlan:
     seeds: int = 20
 
 
-QUICK_PLAN = ComplexityPlan(
-    epsilons=(0.2, 0.16, 0.13, 0.1), horizons=(3.0, 4.0, 5.5), iterations=3_000, seeds=8
-)
+QUICK_PLAN = ComplexityPlan(epsilons=(0.2, 0.16, 0.13, 0.1), horizons=(3.0, 4.0, 5.5), iterations=3_000, seeds=8)
 
 
 def sample_complexity(
@@ -152,9 +148,7 @@ def sample_complexity(
     )
 
 
-def _ladder_curve(
-    scheme: Callable[..., Trace], discount: float, epsilon: float, iterations: int, seeds: int
-) -> Curve:
+def _ladder_curve(scheme: Callable[..., Trace], discount: float, epsilon: float, iterations: int, seeds: int) -> Curve:
     """The gap on a ladder whose losses reach from 0.6 to just below epsilon."""
     losses = np.geomspace(0.6, 0.8 * epsilon, 20)
     return gap_curve(ladder(discount, losses), scheme, iterations=iterations, seeds=seeds)

@@ -22,9 +22,7 @@ class MDPEnvironment(gymnasium.Env[Any, Any]):
         self._cumulative_start = np.cumsum(start)
         self._state, self._steps = 0, 0
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[int, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
         super().reset(seed=seed)
         self._state, self._steps = self._draw(self._cumulative_start), 0
         return self._state, {}

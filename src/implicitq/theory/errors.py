@@ -172,8 +172,7 @@ class GivenErrors:
         wanted = (iterations, mdp.states, mdp.actions)
         if errors.shape != wanted:
             raise ValueError(
-                f"errors must have shape [iterations, states, actions] = {list(wanted)}, "
-                f"got {list(errors.shape)}."
+                f"errors must have shape [iterations, states, actions] = {list(wanted)}, got {list(errors.shape)}."
             )
         bad = ~np.isfinite(errors)
         if bad.any():

@@ -51,9 +51,7 @@ def draw_equivalence(result: Study) -> Any:
     iterations = np.arange(shown)
     for action in range(min(result.mdp.actions, 4)):
         colour = (BLUE, ORANGE, GREEN, RED)[action]
-        left.plot(
-            iterations, sides.iq.policies[:shown, state, action], color=colour, label=f"action {action}"
-        )
+        left.plot(iterations, sides.iq.policies[:shown, state, action], color=colour, label=f"action {action}")
         left.plot(
             iterations,
             sides.md.policies[:shown, state, action],
@@ -93,9 +91,7 @@ def draw_bounds(result: Study) -> Any:
         k = bound.iterations
         axis.loglog(k, bound.gap.mean(-1), color=BLUE, label=r"gap $\|Q_* - Q_\pi\|_\infty$, exact")
         axis.loglog(k, bound.bound.mean(-1), color=RED, label="bound = main term + remainder")
-        axis.loglog(
-            k, np.maximum(bound.main.mean(-1), FLOOR), "--", color=ORANGE, linewidth=1, label="main term"
-        )
+        axis.loglog(k, np.maximum(bound.main.mean(-1), FLOOR), "--", color=ORANGE, linewidth=1, label="main term")
         remainder = bound.remainder.mean(-1)
         axis.loglog(k[remainder > 0], remainder[remainder > 0], ":", color=GREY, label="remainder")
         low = max(1e-6, float(bound.gap.mean(-1).min()) / 3)
@@ -190,15 +186,11 @@ def draw_complexity(found: Complexity) -> Any:
             text = f"{name}: slope {slope:.1f}" if np.isfinite(slope) else f"{name}: budget too small"
             size = 9 if marker == "s" else 5  # the open squares surround the points they coincide with
             face = "none" if marker == "s" else colour
-            axis.loglog(
-                x, counts, marker=marker, linestyle=line, color=colour, markersize=size, mfc=face, label=text
-            )
+            axis.loglog(x, counts, marker=marker, linestyle=line, color=colour, markersize=size, mfc=face, label=text)
         reference = next(iter(samples.values()))
         anchor = reference[np.isfinite(reference)]
         start = 0.4 * anchor[0] if anchor.size else 1.0
-        axis.loglog(
-            x, start * (x / x[0]) ** predicted, ":", color=GREY, label=f"upper bound's slope: {predicted:.0f}"
-        )
+        axis.loglog(x, start * (x / x[0]) ** predicted, ":", color=GREY, label=f"upper bound's slope: {predicted:.0f}")
         axis.set(xlabel=label, ylabel="samples per state and action")
         axis.set_xticks(x, [f"{value:.2g}" for value in x], fontsize=8)
         axis.set_xticks([], minor=True)

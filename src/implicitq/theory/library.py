@@ -19,9 +19,7 @@ def garnet(states: int, actions: int, branching: int, *, discount: float = 0.9, 
     states = check_count("states", states, least=1)
     actions = check_count("actions", actions, least=1)
     if check_count("branching", branching, least=1) > states:
-        raise ValueError(
-            f"branching must be an integer from 1 to the number of states ({states}), got {branching}."
-        )
+        raise ValueError(f"branching must be an integer from 1 to the number of states ({states}), got {branching}.")
     rng = np.random.default_rng(seed)
     rows = states * actions
     successors = _distinct(rng, rows, branching, states)  # [S * A, b]
@@ -96,9 +94,7 @@ def grid_world(
     successors[-1] = 0
     weights = np.broadcast_to([1.0 - slip, slip / 2, slip / 2], successors.shape)
     rows = np.arange(states * 4).repeat(3)
-    matrix = sparse.coo_array(
-        (weights.ravel(), (rows, successors.ravel())), shape=(states * 4, states)
-    ).tocsr()
+    matrix = sparse.coo_array((weights.ravel(), (rows, successors.ravel())), shape=(states * 4, states)).tocsr()
     r = np.full((states, 4), float(step_reward))
     r[-1] = 1.0
     return FiniteMDP(matrix, r, discount)
@@ -139,9 +135,7 @@ def from_gymnasium(environment: Any, *, discount: float = 0.99, **settings: Any)
         environment = gymnasium.make(environment, **settings)
     table = getattr(environment.unwrapped, "P", None)
     if table is None:
-        raise ValueError(
-            f"{environment} has no transition table P; FrozenLake, Taxi and CliffWalking have one."
-        )
+        raise ValueError(f"{environment} has no transition table P; FrozenLake, Taxi and CliffWalking have one.")
     states, actions = len(table), len(table[0])
     P = sparse.lil_array(((states + 1) * actions, states + 1))
     r = np.zeros((states + 1, actions))
@@ -171,9 +165,7 @@ def as_gymnasium(mdp: FiniteMDP, *, start: int | Any = 0, horizon: int = 200) ->
         start = np.eye(mdp.states)[start]
     start = np.asarray(start, dtype=np.float64)
     if start.shape != (mdp.states,) or not (start >= 0).all() or abs(start.sum() - 1) > 1e-8:
-        raise ValueError(
-            f"start must be a state or a distribution over the {mdp.states} states, got {start!r}."
-        )
+        raise ValueError(f"start must be a state or a distribution over the {mdp.states} states, got {start!r}.")
     return MDPEnvironment(mdp, start, check_count("horizon", horizon, least=1))
 
 

@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sparse
 
-ROW_SUM_TOLERANCE = (
-    1e-8  # float32 tables pass after one renormalisation by their owner; a missing outcome does not
-)
+ROW_SUM_TOLERANCE = 1e-8  # float32 tables pass after one renormalisation by their owner; a missing outcome does not
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,9 +82,7 @@ def _rewards(r: Any) -> np.ndarray:
     bad = ~np.isfinite(rewards)
     if bad.any():
         state, action = np.argwhere(bad)[0]
-        raise ValueError(
-            f"r of state {state}, action {action} is {rewards[state, action]}; rewards must be finite."
-        )
+        raise ValueError(f"r of state {state}, action {action} is {rewards[state, action]}; rewards must be finite.")
     rewards.flags.writeable = False
     return rewards
 
@@ -102,9 +98,7 @@ def _transitions(P: Any, states: int, actions: int) -> Any:
         rows = sparse.csr_array(P, dtype=np.float64, copy=True)
         rows.sum_duplicates()
         rows.eliminate_zeros()
-        _check_probabilities(
-            rows.data, lambda i: int(np.searchsorted(rows.indptr, i, "right")) - 1, rows, actions
-        )
+        _check_probabilities(rows.data, lambda i: int(np.searchsorted(rows.indptr, i, "right")) - 1, rows, actions)
         rows.data.flags.writeable = False
         return rows
     dense = np.array(P, dtype=np.float64, order="C")
@@ -125,9 +119,7 @@ def _check_probabilities(data: np.ndarray, row_of: Callable[[int], int], rows: A
     if bad.any():
         entry = int(np.argmax(bad))
         state, action = divmod(row_of(entry), actions)
-        raise ValueError(
-            f"P of state {state}, action {action} contains {data[entry]}; probabilities must be >= 0."
-        )
+        raise ValueError(f"P of state {state}, action {action} contains {data[entry]}; probabilities must be >= 0.")
     sums = np.asarray(rows.sum(axis=1)).ravel()
     bad = ~(np.abs(sums - 1.0) <= ROW_SUM_TOLERANCE)
     if bad.any():
@@ -151,12 +143,7 @@ def check_count(name: str, value: Any, *, least: int) -> int:
 
 def check_number(name: str, value: Any, accepted: str, test: Callable[[Any], bool]) -> float:
     """A finite number that passes `test`, or a ValueError that says what is accepted."""
-    if (
-        not isinstance(value, Real)
-        or isinstance(value, bool)
-        or not np.isfinite(float(value))
-        or not test(value)
-    ):
+    if not isinstance(value, Real) or isinstance(value, bool) or not np.isfinite(float(value)) or not test(value):
         raise ValueError(f"{name} must be {accepted}, got {value!r}.")
     return float(value)
 

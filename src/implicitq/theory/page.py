@@ -25,9 +25,7 @@ def write_table(rows: Sequence[Row], path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(Row._fields)
-        writer.writerows(
-            row._replace(reference="" if row.reference is None else row.reference) for row in rows
-        )
+        writer.writerows(row._replace(reference="" if row.reference is None else row.reference) for row in rows)
 
 
 def number_text(value: float) -> str:
@@ -44,9 +42,7 @@ def _encoded(file: Path) -> str:
     return base64.b64encode(file.read_bytes()).decode("ascii")
 
 
-def write_page(
-    path: Path, *, title: str, facts: str, rows: Sequence[Row], figures: Sequence[tuple[Path, str]]
-) -> None:
+def write_page(path: Path, *, title: str, facts: str, rows: Sequence[Row], figures: Sequence[tuple[Path, str]]) -> None:
     """`facts` is one line on what was run with which versions; `figures` are PNG files and captions."""
     body = "\n".join(
         f"<tr><td>{html.escape(row.mdp)}</td><td>{html.escape(row.part)}</td>"

@@ -76,9 +76,7 @@ def md_vi(
     kl = check_temperature(kl, name="kl", zero=True)
     entropy = check_temperature(entropy, name="entropy", zero=True)
     if kl + entropy == 0:
-        raise ValueError(
-            "kl + entropy must be > 0, got 0 for both; without regularisation, use value_iteration."
-        )
+        raise ValueError("kl + entropy must be > 0, got 0 for both; without regularisation, use value_iteration.")
     temperature, alpha = kl + entropy, kl / (kl + entropy)
 
     def start(batch: int) -> State:
@@ -229,9 +227,7 @@ def q_learning(
     return run(mdp, scheme, iterations=iterations, errors=errors, seeds=seeds, keep=keep)
 
 
-def _greedy_scheme(
-    name: str, mdp: FiniteMDP, step: Callable[[int, State, Noise], State], alpha: float = 0.0
-) -> Scheme:
+def _greedy_scheme(name: str, mdp: FiniteMDP, step: Callable[[int, State, Noise], State], alpha: float = 0.0) -> Scheme:
     """A scheme on Q alone that starts at Q_0 = 0 and acts greedily; tied actions share the probability."""
 
     def start(batch: int) -> State:

@@ -52,9 +52,7 @@ def log_of(policy: Any, mdp: FiniteMDP) -> np.ndarray:
         return np.log(policy)
 
 
-def evaluate(
-    mdp: FiniteMDP, policy: Any, *, temperature: float = 0.0, tolerance: float = 1e-12
-) -> np.ndarray:
+def evaluate(mdp: FiniteMDP, policy: Any, *, temperature: float = 0.0, tolerance: float = 1e-12) -> np.ndarray:
     """V_pi^t, the value of a policy with entropy bonus: V = <pi, r + gamma P V> + t H(pi).
 
     `policy` is [S, A], or [..., S, A] for many at once; the result has the shape without the last axis.
@@ -64,9 +62,7 @@ def evaluate(
     return evaluate_log(mdp, log_of(policy, mdp), temperature=temperature, tolerance=tolerance)
 
 
-def evaluate_log(
-    mdp: FiniteMDP, log_policy: np.ndarray, *, temperature: float, tolerance: float = 1e-12
-) -> np.ndarray:
+def evaluate_log(mdp: FiniteMDP, log_policy: np.ndarray, *, temperature: float, tolerance: float = 1e-12) -> np.ndarray:
     """`evaluate` for a policy given by its logarithm, which keeps the entropy exact at small temperatures."""
     lead = log_policy.shape[:-2]
     flat = log_policy.reshape(-1, mdp.states, mdp.actions)
@@ -96,17 +92,13 @@ def induced(mdp: FiniteMDP, log_policy: np.ndarray, temperature: float) -> tuple
     return reward, sparse.csr_array(selection @ mdp.rows)
 
 
-def _evaluate_directly(
-    mdp: FiniteMDP, log_policy: np.ndarray, temperature: float, tolerance: float
-) -> np.ndarray:
+def _evaluate_directly(mdp: FiniteMDP, log_policy: np.ndarray, temperature: float, tolerance: float) -> np.ndarray:
     reward, chain = induced(mdp, log_policy, temperature)
     dense = chain.toarray() if mdp.is_sparse else chain
     return np.linalg.solve(np.eye(mdp.states) - mdp.discount * dense, reward)
 
 
-def _evaluate_iteratively(
-    mdp: FiniteMDP, log_policy: np.ndarray, temperature: float, tolerance: float
-) -> np.ndarray:
+def _evaluate_iteratively(mdp: FiniteMDP, log_policy: np.ndarray, temperature: float, tolerance: float) -> np.ndarray:
     reward, chain = induced(mdp, log_policy, temperature)
     scale = max(1.0, np.abs(reward).max() / (1.0 - mdp.discount))
     return _bounded_iteration(
@@ -182,9 +174,7 @@ def optimum(mdp: FiniteMDP, temperature: float = 0.0) -> Optimum:
         value, advantage = soft_max(q, temperature)
         return Optimum(value, q, np.exp(advantage / temperature))
     value = q.max(axis=-1)
-    slack = (
-        1e-11 * max(1.0, float(np.abs(value).max())) / (1.0 - mdp.discount)
-    )  # rounding must not break a tie
+    slack = 1e-11 * max(1.0, float(np.abs(value).max())) / (1.0 - mdp.discount)  # rounding must not break a tie
     return Optimum(value, q, np.exp(greedy(np.minimum(q, value[:, None] - slack))))
 
 

@@ -79,9 +79,7 @@ class Study:
 PARTS = 4  # how often `study` reports
 
 
-def study(
-    name: str, mdp: FiniteMDP, plan: StudyPlan, *, report: Callable[[str], None] = lambda text: None
-) -> Study:
+def study(name: str, mdp: FiniteMDP, plan: StudyPlan, *, report: Callable[[str], None] = lambda text: None) -> Study:
     """Runs everything on one MDP; `report` is called with the name of each part before it starts."""
     report(f"{name}: Theorem 1")
     noise = GaussianNoise(plan.noise)
@@ -156,9 +154,7 @@ def table(result: Study) -> list[Row]:
     name, sides, limits, averaging = result.name, result.equivalence, result.limits, result.averaging
     allowance = float(sides.allowance.max())
     rows = [
-        Row(
-            name, "Theorem 1", "policy difference", float(sides.policy_difference.max()), allowance, "allowed"
-        ),
+        Row(name, "Theorem 1", "policy difference", float(sides.policy_difference.max()), allowance, "allowed"),
         Row(name, "Theorem 1", "value difference", float(sides.value_difference.max()), allowance, "allowed"),
         Row(name, "Theorem 1", "Q difference (A.4)", float(sides.q_difference.max()), allowance, "allowed"),
     ]

@@ -81,9 +81,7 @@ def run(
     for k in range(1, iterations + 1):
         drawn = []
 
-        def noise(
-            *values: np.ndarray, k: int = k, drawn: list[np.ndarray] = drawn
-        ) -> list[np.ndarray] | None:
+        def noise(*values: np.ndarray, k: int = k, drawn: list[np.ndarray] = drawn) -> list[np.ndarray] | None:
             if source is None:
                 return None
             drawn.extend(source.draw(Step(mdp, k, generators, values)))
@@ -97,9 +95,7 @@ def run(
 class _Recorder:
     """Writes the kept iterations into arrays allocated once."""
 
-    def __init__(
-        self, scheme: Scheme, mdp: FiniteMDP, rows: np.ndarray, batch: int, *, with_errors: bool
-    ) -> None:
+    def __init__(self, scheme: Scheme, mdp: FiniteMDP, rows: np.ndarray, batch: int, *, with_errors: bool) -> None:
         self.scheme, self.rows = scheme, rows
         self.index = {int(k): i for i, k in enumerate(rows)}
         shape = (len(rows), mdp.states, mdp.actions, batch)
