@@ -56,6 +56,19 @@ class RandomScoresOptions:
     episodes: int = random_scores.EPISODES  # Whole episodes on every task.
 
 
+@dataclass(frozen=True)
+class ReportOptions:
+    """Turn run folders into figures, tables and one page: DIR/report/index.html.
+
+    Takes the folder of one or several sweeps, or any folder with runs below it. Needs finished SAC runs on a task for
+    normalised scores there; returns are shown in any case.
+    """
+
+    directory: tyro.conf.Positional[Path]  # Folder with runs below it.
+    steps: int | None = None  # Compare at this number of steps instead of the end.
+    version_set: int | None = None  # Which of several versions to report; runs of different ones are never mixed.
+
+
 def run_sweep(options: SweepOptions, arguments: list[str], console: Console) -> int:
     """Gives the exit code: 0 if every run is finished, 1 if some failed, 130 if stopped."""
     plan = expand(study_of(options.study), suite_of(options.suite), options.seeds, options.steps)
@@ -93,6 +106,14 @@ def run_random_scores(options: RandomScoresOptions, console: Console) -> int:
         table.add_row(task, f"{known[task]['mean']:,.1f}", f"{known[task]['std']:,.1f}")
     console.print(table)
     console.print(f"stored in {options.out / random_scores.FILE}")
+    return 0
+
+
+def run_report(options: ReportOptions, console: Console) -> int:
+    from implicitq.experiments.report import write_report
+
+    done = write_report(options.directory, options.version_set, options.steps)
+    console.print(f"{done.page}: {done.runs} runs, {done.missing} missing or unfinished, {done.broken} broken")
     return 0
 
 
