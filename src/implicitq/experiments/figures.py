@@ -14,11 +14,12 @@ from matplotlib.figure import Figure
 
 from implicitq.experiments import statistics
 from implicitq.experiments.scores import StudyScores, TaskScores
+from implicitq.experiments.studies import UNIQUE
 from implicitq.types import Array
 
 _INK = "#1a1b1c"  # replaced by the page's own colour of text
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56a0e0", "#c08a00", "#8a6fd1", "#7f7f7f")
-_DASHES = ("-", "--", ":", "-.")
+_DASHES = ("-", "--", "-.", ":")
 _WIDTH = 4.8
 _MOST_POINTS = 100  # of a curve; the end is always one
 _BAND = {"alpha": 0.18, "linewidth": 0}
@@ -39,12 +40,11 @@ STYLE = {
 
 
 def style_of(lines: Sequence[str], line: str) -> dict[str, Any]:
-    number = list(lines).index(line)
-    return {
-        "color": _COLOURS[number % len(_COLOURS)],
-        "linestyle": _DASHES[number // len(_COLOURS) % len(_DASHES)],
-        "linewidth": 1.6,
-    }
+    """A colour for each line; unique parameters have the colour of the best ones, dashed."""
+    bases = list(dict.fromkeys(each.removesuffix(UNIQUE) for each in lines))
+    number, unique = bases.index(line.removesuffix(UNIQUE)), line.endswith(UNIQUE)
+    dashes = _DASHES[number // len(_COLOURS) * 2 % len(_DASHES) + unique]
+    return {"color": _COLOURS[number % len(_COLOURS)], "linestyle": dashes, "linewidth": 1.6}
 
 
 def task_curves(scores: StudyScores, task: TaskScores) -> Figure:

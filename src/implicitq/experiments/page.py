@@ -15,15 +15,15 @@ body { margin: 0 auto; padding: 1rem; max-width: 74rem; font: 16px/1.5 system-ui
   color: var(--ink); background: var(--paper); overflow-wrap: anywhere; }
 h1 { font-size: 1.6rem; line-height: 1.2; } h2 { margin-top: 2.5rem; border-top: 1px solid var(--line);
   padding-top: 1rem; font-size: 1.3rem; } h3 { font-size: 1.05rem; margin-bottom: .4rem; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 21rem), 1fr)); gap: 1.2rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1.2rem; }
 figure { margin: 0; } figure svg { display: block; width: 100%; max-width: 32rem; height: auto; }
-figcaption, .soft, caption { color: var(--soft); font-size: .88rem; }
-.table { overflow-x: auto; margin: 1rem 0; }
+figcaption, .soft, .caption { color: var(--soft); font-size: .88rem; }
+.table { overflow-x: auto; margin: .2rem 0 .4rem; }
 table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
-caption { text-align: left; padding-bottom: .3rem; }
+.caption { margin: 1rem 0 0; }
 td, th { padding: .25rem .7rem .25rem 0; border-bottom: 1px solid var(--line); text-align: right; white-space: nowrap; }
 th[scope=row], th:first-child { text-align: left; } thead th { vertical-align: bottom; white-space: normal; }
-pre { background: var(--box); padding: .7rem; overflow-x: auto; font-size: .82rem; }
+pre { background: var(--box); padding: .7rem; white-space: pre-wrap; font-size: .82rem; }
 code { font-family: ui-monospace, monospace; }
 .notice { border-left: .3rem solid #d55e00; background: var(--box); padding: .5rem .8rem; margin: .8rem 0; }
 details { margin: .6rem 0; } summary { cursor: pointer; } nav a { margin-right: 1rem; } a { color: inherit; }
@@ -50,6 +50,10 @@ def contents(entries: Sequence[tuple[str, str]]) -> str:
 
 def paragraph(text: str, kind: str = "") -> str:
     return f'<p class="{kind}">{html.escape(text)}</p>' if kind else f"<p>{html.escape(text)}</p>"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def figures(drawn: Sequence[tuple[str, str, str]]) -> str:

@@ -32,7 +32,8 @@ _INTERVAL = (
 _SCORE = (
     "A normalised score is (x - random) / (SAC - random): x is the mean return of a run's last evaluation "
     "(deterministic policy), random that of uniform actions, SAC the mean over seeds of the best SAC configuration "
-    "at the same number of steps. IQM is the mean of the middle half of all runs; mean and median are over the tasks' means."
+    "at the same number of steps. IQM is the mean of the middle half of all runs; mean and median are over the tasks' "
+    "means."
 )
 
 
@@ -57,7 +58,8 @@ def write_report(root: Path, version_set: int | None = None, steps: int | None =
             parts += _section(out, section, scores)
     parts += _circumstances(found)
     finished = sum(run.finished for run in found.runs)
-    facts = f"{len(found.runs)} runs, {finished} of them finished; {len(found.broken)} broken folder(s) left out."
+    broken = page.count(len(found.broken), "broken folder")
+    facts = f"{page.count(len(found.runs), 'run')}, {finished} of them finished; {broken} left out."
     title = f"implicitq report: {', '.join(section.title.lower() for section in found.sections)}"
     write_atomically(out / "index.html", page.page(title, facts, parts).encode())
     missing = sum(len(section.missing) for section in found.sections)
@@ -71,7 +73,9 @@ def _about(found: Gathered) -> Iterator[str]:
         yield page.paragraph(note, "notice")
     if found.broken:
         items = [f"{each.name}: {each.reason}" for each in found.broken]
-        yield page.listing(f"{len(items)} broken or half-written folder(s), left out of everything below", items, True)
+        yield page.listing(
+            f"{page.count(len(items), 'broken or half-written folder')}, left out of everything below", items, True
+        )
 
 
 def _section(out: Path, section: Section, scores: StudyScores) -> Iterator[str]:
@@ -82,12 +86,13 @@ def _section(out: Path, section: Section, scores: StudyScores) -> Iterator[str]:
     yield page.paragraph(f"{done} of {section.planned} planned runs are finished.")
     if section.missing:
         yield page.listing(
-            f"{len(section.missing)} run(s) missing or unfinished; the command above goes on", section.missing
+            f"{page.count(len(section.missing), 'run')} missing or unfinished; the command above goes on",
+            section.missing,
         )
     if section.left_out:
-        yield page.listing(f"{len(section.left_out)} combination(s) that do not exist", section.left_out)
+        yield page.listing(f"{page.count(len(section.left_out), 'combination')} not possible", section.left_out)
     if scores.notes:
-        yield page.listing(f"{len(scores.notes)} note(s) on how evaluations were aligned", scores.notes)
+        yield page.listing(f"{page.count(len(scores.notes), 'note')} on how evaluations were aligned", scores.notes)
     tasks, matrices = scores.comparable()
     for task in scores.tasks:
         if task.problem:
@@ -110,7 +115,7 @@ def _normalised(
     found = {line: statistics.intervals(matrix, generator) for line, matrix in matrices.items()}
     names = ", ".join(task.task for task in tasks)
     seeds = {line: _seed_range(matrix) for line, matrix in matrices.items()}
-    yield f"<h3>Normalised scores over {len(tasks)} task(s)</h3>"
+    yield f"<h3>Normalised scores over {page.count(len(tasks), 'task')}</h3>"
     yield page.paragraph(f"Tasks: {names}. {_SCORE} {_INTERVAL}", "soft")
     absent = [line for line in scores.lines if line not in matrices]
     if absent:
@@ -128,14 +133,14 @@ def _normalised(
         if len(set(seeds.values())) > 1
         else next(iter(seeds.values()))
     )
-    tail = f"{len(tasks)} task(s), {count} seeds each; bars and bands: 95% bootstrap intervals over seeds."
+    tail = f"{page.count(len(tasks), 'task')}, {count} seeds each; bars and bands: 95% bootstrap intervals over seeds."
     drawn = [
         ("aggregates", figures.aggregates(scores, found), f"Aggregated normalised scores at the end. {tail}"),
         ("efficiency", figures.efficiency(scores, tasks, generator), f"Normalised scores along training. {tail}"),
         ("profile", figures.profiles(scores, matrices, generator), f"How many runs reach which score. {tail}"),
     ]
     if rivals and over is not None:
-        drawn.append(("improvement", figures.improvements(scores, rivals, over), f"0.5: as often as not. {tail}"))
+        drawn.insert(1, ("improvement", figures.improvements(scores, rivals, over), f"0.5: as often as not. {tail}"))
     yield page.figures([_saved(out, f"{section.name}-{name}", figure, caption) for name, figure, caption in drawn])
     yield _table(out, section, tables.aggregates_table(found, seeds))
     if rivals and over is not None:
@@ -150,7 +155,7 @@ def _circumstances(found: Gathered) -> Iterator[str]:
     else:
         kept = [(k, str(v)) for k, v in versions.items() if k not in ("processor", "threads")]
         yield tables.html_table("Versions", ("package", "version"), kept)
-        yield page.listing(f"{len(found.machines)} kind(s) of machine", found.machines)
+        yield page.listing(f"Machines: {len(found.machines)}", found.machines)
     if found.random:
         rows = [(t, f"{e['mean']:,.1f}", f"{e['std']:,.1f}", str(e["episodes"])) for t, e in found.random.items()]
         yield tables.html_table("Random policy", ("task", "mean return", "std over episodes", "episodes"), rows)

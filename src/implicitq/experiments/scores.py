@@ -114,7 +114,8 @@ def _score_task(
     if random is None:
         problem = "the random policy was not measured; run: implicitq random-scores DIR --suite SUITE"
     elif baseline is None:
-        problem = f"no finished SAC run to normalise by; run: implicitq train sac --env {task} --steps {grid[-1]} (SAC is for Box actions)"
+        sac = f"implicitq train sac --env {task} --steps {grid[-1]}"
+        problem = f"no finished SAC run to normalise by; run: {sac} (SAC is for Box actions)"
     elif not baseline > float(random["mean"]):
         problem = (
             f"SAC ({baseline:,.1f}) is not above the random policy ({random['mean']:,.1f}): a score has no meaning"

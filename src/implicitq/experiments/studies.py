@@ -13,6 +13,8 @@ from implicitq.configs import Config
 from implicitq.experiments.suites import Suite, action_kind
 from implicitq.types import InputError
 
+UNIQUE = " unique"  # ends the label of a line with unique parameters
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -25,8 +27,8 @@ class Variant:
     @property
     def label(self) -> str:
         """What tables and legends call it."""
-        words = [self.algorithm, *(f"{name}={_number(value)}" for name, value in self.values.items())]
-        return " ".join([*words, "unique"] if self.parameters == "unique" else words)
+        words = " ".join([self.algorithm, *(f"{name}={_number(value)}" for name, value in self.values.items())])
+        return words + UNIQUE if self.parameters == "unique" else words
 
 
 @dataclass(frozen=True)

@@ -62,10 +62,9 @@ def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]
         + "</tr>"
         for row in rows
     )
-    return (
-        f'<div class="table" role="region" tabindex="0" aria-label="{html.escape(caption)}"><table>'
-        f"<caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    box = f'<div class="table" role="region" tabindex="0" aria-label="{html.escape(caption)}">'
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<p class="caption">{html.escape(caption)}</p>{box}{table}</div>'
 
 
 def _tags(row: Sequence[str]) -> list[str]:
