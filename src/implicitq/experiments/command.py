@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from implicitq.experiments import estimate, random_scores, sweep
+from implicitq.experiments import cluster, estimate, random_scores, sweep
 from implicitq.experiments.live import Live, duration
 from implicitq.experiments.pool import cores, run_pool
 from implicitq.experiments.studies import STUDIES, Plan, PlannedRun, expand, study_of
@@ -82,8 +82,6 @@ def run_sweep(options: SweepOptions, arguments: list[str], console: Console) -> 
     console.print(f"{len(plan.runs)} runs, {len(plan.runs) - len(todo)} of them finished already")
     on = cores(options.workers)
     if options.on == "ray":
-        from implicitq.experiments import cluster
-
         cluster.connect(options.address)
     sweep.save_plan(options.out, plan, arguments)
     if options.random_scores:

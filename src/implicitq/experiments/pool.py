@@ -93,7 +93,7 @@ def start_worker(out: Path, run: PlannedRun, inexact: bool) -> subprocess.Popen[
 
 
 def _start(out: Path, run: PlannedRun, core: int | None, attempt: int, inexact: bool) -> _Worker:
-    with _pinned(core):  # the worker inherits it
+    with pinned(None if core is None else {core}):  # the worker inherits it
         return _Worker(run, start_worker(out, run, inexact), core, attempt)
 
 
@@ -110,12 +110,13 @@ def _stop(active: list[_Worker]) -> None:
 
 
 @contextmanager
-def _pinned(core: int | None) -> Iterator[None]:
-    if core is None:
+def pinned(to: set[int] | None) -> Iterator[None]:
+    """Confine this thread, and what it starts meanwhile, to some cores."""
+    if not to:
         yield
         return
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, to)
     try:
         yield
     finally:
