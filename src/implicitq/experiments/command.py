@@ -79,14 +79,15 @@ def run_sweep(options: SweepOptions, arguments: list[str], console: Console) -> 
     if options.dry_run:
         _tell_plan(options, plan, todo, console)
         return 0
-    console.print(f"{len(plan.runs)} runs, {len(plan.runs) - len(todo)} of them finished already")
+    done = len(plan.runs) - len(todo)
+    console.print(f"{len(plan.runs)} {'run' if len(plan.runs) == 1 else 'runs'}, {done} of them finished already")
     on = cores(options.workers)
     if options.on == "ray":
         cluster.connect(options.address)
     sweep.save_plan(options.out, plan, arguments)
     if options.random_scores:
         random_scores.ensure(options.out, plan.tasks, tell=console.print)
-    with Live(console, len(plan.runs), len(plan.runs) - len(todo)) as live:
+    with Live(console, len(plan.runs), done) as live:
         if options.on == "ray":
             outcome = cluster.run_cluster(options.out, todo, live, options.cpus_per_run)
         else:

@@ -132,7 +132,17 @@ def _sections(root: Path, runs: Sequence[FoundRun]) -> list[Section]:
             grouped.setdefault(label_of(run), []).append(run)
         missing = [_missing(run.name, run) for run in others]
         title = "Other runs" if sections else "All runs"
-        sections.append(Section("runs", title, None, grouped, len(others), tuple(text for text in missing if text), ()))
+        sections.append(
+            Section(
+                "runs",
+                title,
+                None,
+                dict(sorted(grouped.items())),
+                len(others),
+                tuple(text for text in missing if text),
+                (),
+            )
+        )
     return [section for section in sections if section.lines]
 
 

@@ -41,7 +41,7 @@ class TaskScores:
     problem: str | None  # why there are no normalised scores
 
     def normalised(self, values: Array) -> Array:
-        if self.random is None or self.baseline is None:
+        if self.problem is not None or self.random is None or self.baseline is None:
             raise InputError(f"{self.task} has no normalised scores: {self.problem}")
         return (values - self.random) / (self.baseline - self.random)
 

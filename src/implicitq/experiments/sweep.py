@@ -80,7 +80,7 @@ def train_command(run: PlannedRun, folder: Path) -> list[str]:
 
 
 def worker_command(parent: int, arguments: list[str]) -> list[str]:
-    return [sys.executable, "-m", "implicitq.experiments.worker", str(parent), *arguments]
+    return [sys.executable, "-m", "implicitq.worker", str(parent), *arguments]
 
 
 def log_path(out: Path, run: PlannedRun) -> Path:

@@ -1,6 +1,6 @@
 """One run of a sweep in a process of its own: a command of implicitq that does not outlive who started it.
 
-python -m implicitq.experiments.worker PARENT_PID train miq --env Pendulum-v1 ...
+python -m implicitq.worker PARENT_PID train miq --env Pendulum-v1 ...
 """
 
 from __future__ import annotations
