@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
-import gymnasium_robotics
+import gymnasium_robotics  # pyright: ignore[reportMissingImports]
 import numpy as np
 
 _WEIGHT = 0.1

@@ -35,7 +35,7 @@ def connect(address: str) -> None:
     except importlib.metadata.PackageNotFoundError:
         raise InputError("--on ray needs the package ray; install it with: pip install 'implicitq[cluster]'") from None
     _check_answers(address)
-    import ray
+    import ray  # pyright: ignore[reportMissingImports]
 
     if ray.is_initialized():
         return
@@ -71,14 +71,19 @@ def _no_answer(address: str, why: str) -> str:
     return f"no Ray cluster answers at {address} ({why}); start one with: ray start --head"
 
 
-def run_cluster(out: Path, runs: list[PlannedRun], live: Live, cpus_per_run: int = 1) -> Outcome:
-    """Make all runs as Ray tasks. Ray starts a task again elsewhere when its machine is lost."""
-    import ray
+def run_cluster(
+    out: Path, runs: list[PlannedRun], live: Live, cpus_per_run: int = 1, memory: float | None = None
+) -> Outcome:
+    """Make all runs as Ray tasks, each with its processors and `memory` GB; Ray starts those of a lost machine again."""
+    import ray  # pyright: ignore[reportMissingImports]
 
     if cpus_per_run < 1:
         raise InputError(f"cpus_per_run must be a whole number of at least 1, got {cpus_per_run}")
+    if memory is not None and not memory > 0:
+        raise InputError(f"memory_per_run must be a positive number, got {memory}")
     shared = out.resolve()
-    options = {"num_cpus": cpus_per_run, "max_retries": _LOST_NODES, "retry_exceptions": False}
+    room = {} if memory is None else {"memory": int(memory * 1e9)}
+    options = {**room, "num_cpus": cpus_per_run, "max_retries": _LOST_NODES, "retry_exceptions": False}
     remote = ray.remote(**options)(work)
     tasks: dict[Any, PlannedRun] = {remote.remote(str(shared), run, cpus_per_run): run for run in runs}
     failures: list[Failure] = []
@@ -111,7 +116,7 @@ def run_cluster(out: Path, runs: list[PlannedRun], live: Live, cpus_per_run: int
 
 def _result(task: Any) -> str | None:
     """Why a task failed; None if it did not."""
-    import ray
+    import ray  # pyright: ignore[reportMissingImports]
 
     try:
         return ray.get(task)

@@ -43,6 +43,7 @@ class SweepOptions:
     on: Literal["local", "ray"] = "local"  # Processes of this machine, or tasks of a Ray cluster.
     address: str = "auto"  # Of the Ray cluster, with --on ray: auto, or HOST:PORT of its head.
     cpus_per_run: int = 1  # Processors that Ray sets aside for each run, with --on ray.
+    memory_per_run: float | None = None  # GB that Ray sets aside for each run, with --on ray.
     inexact: bool = False  # Go on with runs that began under other versions or on another processor.
     random_scores: bool = True  # First measure the random policy on every task, which scores need.
 
@@ -89,7 +90,7 @@ def run_sweep(options: SweepOptions, arguments: list[str], console: Console) -> 
         random_scores.ensure(options.out, plan.tasks, tell=console.print)
     with Live(console, len(plan.runs), done) as live:
         if options.on == "ray":
-            outcome = cluster.run_cluster(options.out, todo, live, options.cpus_per_run)
+            outcome = cluster.run_cluster(options.out, todo, live, options.cpus_per_run, options.memory_per_run)
         else:
             outcome = run_pool(options.out, todo, on, live, options.inexact)
     return _tell_outcome(options.out, outcome, console)

@@ -23,8 +23,9 @@ _DASHES = ("-", "--", "-.", ":")
 _WIDTH = 4.8
 _MOST_POINTS = 100  # of a curve; the end is always one
 _BAND = {"alpha": 0.18, "linewidth": 0}
-STYLE = {
+STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
+    "svg.hashsalt": "implicitq",  # the same figure, the same bytes
     "font.family": "sans-serif",
     "font.size": 10,
     "axes.titlesize": 11,

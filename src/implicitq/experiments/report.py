@@ -52,7 +52,7 @@ def write_report(root: Path, version_set: int | None = None, steps: int | None =
     found = gather(root, version_set)
     out = root / REPORT
     parts: list[str] = [*_about(found)]
-    with mpl.rc_context({**figures.STYLE, "svg.hashsalt": "implicitq"}):
+    with mpl.rc_context(figures.STYLE):
         for section in found.sections:
             scores = score_study(section.title, section.lines, found.random, steps)
             parts += _section(out, section, scores)

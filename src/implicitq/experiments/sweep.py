@@ -123,14 +123,6 @@ def read_plans(out: Path) -> list[dict[str, Any]]:
     return [_checked(path, read_json(path)) for path in sorted((out / PLANS).glob("*.json"))]
 
 
-def planned_run(data: dict[str, Any]) -> PlannedRun:
-    """Inverse of the run's entry in a plan."""
-    names = {field.name for field in dataclasses.fields(PlannedRun)}
-    values = {name: value for name, value in data.items() if name in names}
-    lists = {name: tuple(v) if isinstance(v, list) else v for name, v in values["overrides"].items()}
-    return PlannedRun(**{**values, "overrides": lists})
-
-
 def _checked(path: Path, data: Any) -> dict[str, Any]:
     wanted = ("study", "suite", "command", "lines", "left_out", "runs")
     if not isinstance(data, dict) or any(key not in data for key in wanted):
