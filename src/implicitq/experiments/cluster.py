@@ -17,7 +17,7 @@ from typing import Any
 from implicitq.experiments import sweep
 from implicitq.experiments.folders import progress_of
 from implicitq.experiments.live import Live
-from implicitq.experiments.pool import pinned, start_worker
+from implicitq.experiments.pool import pinned, start_worker, stop_on_sigterm
 from implicitq.experiments.studies import PlannedRun
 from implicitq.experiments.sweep import ATTEMPTS, Failure, Outcome
 from implicitq.types import InputError
@@ -74,7 +74,7 @@ def _no_answer(address: str, why: str) -> str:
 def run_cluster(
     out: Path, runs: list[PlannedRun], live: Live, cpus_per_run: int = 1, memory: float | None = None
 ) -> Outcome:
-    """Make all runs as Ray tasks, each with its processors and `memory` GB; Ray starts those of a lost machine again."""
+    """Make all runs as Ray tasks, each with processors and `memory` GB of its own; a lost machine's start again."""
     import ray  # pyright: ignore[reportMissingImports]
 
     if cpus_per_run < 1:
@@ -87,31 +87,35 @@ def run_cluster(
     remote = ray.remote(**options)(work)
     tasks: dict[Any, PlannedRun] = {remote.remote(str(shared), run, cpus_per_run): run for run in runs}
     failures: list[Failure] = []
-    finished = 0
     try:
-        while tasks:
-            done, _ = ray.wait(list(tasks), timeout=_POLL_SECONDS)
-            for task in done:
-                run = tasks.pop(task)
-                reason = _result(task)
-                if reason is None and sweep.is_finished(shared, run):
-                    finished += 1
-                    live.finished(run, progress_of(shared / run.folder))
-                    continue
-                reason = (
-                    reason or f"its folder is not at {shared} here; --out must be on a path that all machines share"
-                )
-                failures.append(Failure(run, reason))
-                live.failed(run, reason, again=False)
-            begun = [run for run in tasks.values() if (shared / run.folder / "config.json").exists()]
-            waiting = [run for run in tasks.values() if run not in begun]
-            live.refresh(shared, begun, waiting, max(1, len(begun)))
+        with stop_on_sigterm():
+            _follow(shared, tasks, failures, live)
     except KeyboardInterrupt:
         live.stopping(len(tasks))
         for task in tasks:
             ray.cancel(task, force=True)  # workers notice that their parent is gone, and save a checkpoint
-        return Outcome(finished, tuple(failures), interrupted=True)
-    return Outcome(finished, tuple(failures), interrupted=False)
+        return Outcome(len(runs) - len(tasks) - len(failures), tuple(failures), interrupted=True)
+    return Outcome(len(runs) - len(failures), tuple(failures), interrupted=False)
+
+
+def _follow(shared: Path, tasks: dict[Any, PlannedRun], failures: list[Failure], live: Live) -> None:
+    """Wait for all tasks; takes those that are done out of `tasks`."""
+    import ray  # pyright: ignore[reportMissingImports]
+
+    while tasks:
+        done, _ = ray.wait(list(tasks), timeout=_POLL_SECONDS)
+        for task in done:
+            run, reason = tasks[task], _result(task)
+            del tasks[task]
+            if reason is None and sweep.is_finished(shared, run):
+                live.finished(run, progress_of(shared / run.folder))
+                continue
+            reason = reason or f"its folder is not at {shared} here; --out must be on a path that all machines share"
+            failures.append(Failure(run, reason))
+            live.failed(run, reason, again=False)
+        begun = [run for run in tasks.values() if (shared / run.folder / "config.json").exists()]
+        waiting = [run for run in tasks.values() if run not in begun]
+        live.refresh(shared, begun, waiting, max(1, len(begun)))
 
 
 def _result(task: Any) -> str | None:

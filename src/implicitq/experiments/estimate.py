@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from implicitq.experiments.folders import progress_of
 from implicitq.experiments.studies import Plan, PlannedRun
 
 _STEPS, _REPEATS = 200, 2  # enough for an estimate
+_LEAST_REPLAY = 2_000  # what measuring fills
 
 
 class Rate(NamedTuple):
@@ -52,7 +54,8 @@ def _measure(run: PlannedRun) -> float:
     try:
         from implicitq.bench import measure
 
-        done: dict[str, Any] = measure(run.config(), steps=_STEPS, repeats=_REPEATS)
+        config = dataclasses.replace(run.config(), replay_size=max(run.config().replay_size, _LEAST_REPLAY))
+        done: dict[str, Any] = measure(config, steps=_STEPS, repeats=_REPEATS)
     finally:
         if before is not None:
             os.sched_setaffinity(0, before)

@@ -121,29 +121,22 @@ def _sections(root: Path, runs: Sequence[FoundRun]) -> list[Section]:
                 plan["command"],
                 {label: found for label, found in lines.items() if found},
                 len(plan["runs"]),
-                tuple(text for text in missing if text),
+                tuple(filter(None, missing)),
                 tuple(plan["left_out"]),
             )
         )
     others = [run for run in runs if run.name not in used]
     if others:
-        grouped: dict[str, list[FoundRun]] = {}
-        for run in others:
-            grouped.setdefault(label_of(run), []).append(run)
-        missing = [_missing(run.name, run) for run in others]
-        title = "Other runs" if sections else "All runs"
-        sections.append(
-            Section(
-                "runs",
-                title,
-                None,
-                dict(sorted(grouped.items())),
-                len(others),
-                tuple(text for text in missing if text),
-                (),
-            )
-        )
+        sections.append(_unplanned(others, "Other runs" if sections else "All runs"))
     return [section for section in sections if section.lines]
+
+
+def _unplanned(runs: Sequence[FoundRun], title: str) -> Section:
+    grouped: dict[str, list[FoundRun]] = {}
+    for run in runs:
+        grouped.setdefault(label_of(run), []).append(run)
+    missing = [_missing(run.name, run) for run in runs]
+    return Section("runs", title, None, dict(sorted(grouped.items())), len(runs), tuple(filter(None, missing)), ())
 
 
 def _missing(folder: str, run: FoundRun | None) -> str:

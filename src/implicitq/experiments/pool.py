@@ -51,7 +51,7 @@ def run_pool(out: Path, runs: list[PlannedRun], on: list[int | None], live: Live
     active: list[_Worker] = []
     failures: list[Failure] = []
     finished = 0
-    with _stop_on_sigterm():
+    with stop_on_sigterm():
         try:
             while waiting or active:
                 while waiting and free:
@@ -124,7 +124,7 @@ def pinned(to: set[int] | None) -> Iterator[None]:
 
 
 @contextmanager
-def _stop_on_sigterm() -> Iterator[None]:
+def stop_on_sigterm() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 

@@ -52,8 +52,10 @@ def check_folders(out: Path, runs: Iterable[PlannedRun]) -> None:
         folder = out / run.folder
         if not (folder / "config.json").is_file():
             continue
-        there, planned = folders.read_config(folder), run.config()
-        apart = _differences(there, planned)
+        try:
+            apart = _differences(folders.read_config(folder), run.config())
+        except InputError as error:
+            raise InputError(f"{folder} is broken, remove it to make the run again: {error}") from None
         if apart:
             raise InputError(f"{folder} holds a run with other settings ({apart}); choose another --out")
 
