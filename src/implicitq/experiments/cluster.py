@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import socket
@@ -10,14 +11,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from implicitq.experiments import sweep
 from implicitq.experiments.folders import progress_of
 from implicitq.experiments.live import Live
-from implicitq.experiments.pool import pinned, start_worker, stop_on_sigterm
+from implicitq.experiments.pool import pinned, start_worker, stop_on_signals
 from implicitq.experiments.studies import PlannedRun
 from implicitq.experiments.sweep import ATTEMPTS, Failure, Outcome
 from implicitq.types import InputError
@@ -25,6 +25,7 @@ from implicitq.types import InputError
 _ANSWER_SECONDS = 25
 _LOST_NODES = 20  # how often a run may lose its machine, as on cheap cloud machines that are taken away
 _BUSY_SECONDS = 60  # how long a run that lost its machine may still be locked by it
+_STOP_SECONDS = 120  # for the checkpoints of all workers
 _POLL_SECONDS = 0.5
 
 
@@ -88,12 +89,13 @@ def run_cluster(
     tasks: dict[Any, PlannedRun] = {remote.remote(str(shared), run, cpus_per_run): run for run in runs}
     failures: list[Failure] = []
     try:
-        with stop_on_sigterm():
+        with stop_on_signals():
             _follow(shared, tasks, failures, live)
     except KeyboardInterrupt:
         live.stopping(len(tasks))
         for task in tasks:
-            ray.cancel(task, force=True)  # workers notice that their parent is gone, and save a checkpoint
+            ray.cancel(task)  # interrupts `work`
+        ray.wait(list(tasks), num_returns=len(tasks), timeout=_STOP_SECONDS)
         return Outcome(len(runs) - len(tasks) - len(failures), tuple(failures), interrupted=True)
     return Outcome(len(runs) - len(failures), tuple(failures), interrupted=False)
 
@@ -139,7 +141,7 @@ def work(out: str, run: PlannedRun, cpus: int) -> str | None:
             with pinned(mine):
                 # Machines of a cluster may have different processors; a run that moves goes on all the same.
                 worker = start_worker(directory, run, inexact=True)
-            code = worker.wait()
+            code = _wait(worker)
             if sweep.is_finished(directory, run):
                 return None
             reason = sweep.reason_of(sweep.log_path(directory, run), code)
@@ -150,7 +152,19 @@ def work(out: str, run: PlannedRun, cpus: int) -> str | None:
     return reason
 
 
-@contextmanager
+def _wait(worker: subprocess.Popen[bytes]) -> int:
+    """The exit code; when the task is cancelled, the worker gets the time to save a checkpoint."""
+    try:
+        while True:  # Ray's interrupt is noticed between two waits only
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                return worker.wait(_POLL_SECONDS)
+    except KeyboardInterrupt:
+        worker.terminate()
+        worker.wait(_STOP_SECONDS)
+        raise
+
+
+@contextlib.contextmanager
 def reserved_cores(count: int) -> Iterator[set[int]]:
     """Cores of this machine that no other run has, held by locks that go with the process; none if too few are free.
 

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +51,7 @@ def run_pool(out: Path, runs: list[PlannedRun], on: list[int | None], live: Live
     active: list[_Worker] = []
     failures: list[Failure] = []
     finished = 0
-    with stop_on_sigterm():
+    with stop_on_signals():
         try:
             while waiting or active:
                 while waiting and free:
@@ -124,12 +124,16 @@ def pinned(to: set[int] | None) -> Iterator[None]:
 
 
 @contextmanager
-def stop_on_sigterm() -> Iterator[None]:
+def stop_on_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM alike, also where a shell has told background processes to ignore the former."""
+
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    previous: Callable | int | None = signal.signal(signal.SIGTERM, stop)
+    signals = (signal.SIGINT, signal.SIGTERM)
+    previous = {number: signal.signal(number, stop) for number in signals}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number in signals:
+            signal.signal(number, previous[number])
