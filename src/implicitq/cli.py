@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 from rich.console import Console
@@ -79,7 +81,7 @@ def train(arguments: list[str]) -> int:
     preset = _peek(rest, "--preset") or "paper"
     default = configs.resolve(algorithm, env, preset if preset == "none" else "paper")
     entry = configs.ALGORITHMS[algorithm]
-    parsed = tyro.cli(
+    parsed = _parse(
         TrainCommand[type(default)],
         prog=f"implicitq train {algorithm}",
         description=f"Train {algorithm}: {entry.summary}. Other algorithms: {', '.join(configs.ALGORITHMS)}.",
@@ -208,6 +210,21 @@ def _result_table(evaluations: list[Evaluation], most: int = 12) -> Table:
         length = sum(done.lengths) / len(done.lengths)
         table.add_row(f"{done.step:,}", f"{done.mean:,.1f}", f"{done.std:,.1f}", f"{length:,.0f}")
     return table
+
+
+def _parse(kind: Any, **arguments: Any) -> Any:
+    """Parse flags; what a config refuses comes out as its own sentence instead of the parser's box."""
+    unseen = io.StringIO()
+    try:
+        with redirect_stdout(unseen), redirect_stderr(unseen):
+            return tyro.cli(kind, **arguments)
+    except SystemExit as leaving:
+        error: BaseException | None = leaving
+        while error is not None:
+            if isinstance(error, InputError):
+                raise InputError(str(error)) from None
+            error = error.__cause__ or error.__context__
+    return tyro.cli(kind, **arguments)  # once more, for the parser's own words
 
 
 def _algorithm(arguments: list[str]) -> tuple[str, list[str]]:
