@@ -21,7 +21,7 @@ from implicitq import __version__, configs
 from implicitq.types import Evaluation, InputError
 
 C = TypeVar("C", bound=configs.Config)
-_console = Console(highlight=False, soft_wrap=True)
+_console = Console(highlight=False, soft_wrap=True, markup=False)  # brackets in paths are brackets
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def train(arguments: list[str]) -> int:
     out = parsed.out or _fresh_folder(config)
     values = {k: v for k, v in vars(config).items() if k not in ("algorithm", "env")}
     agent = make(config.algorithm, config.env, **values)
-    _console.print(f"[bold]{config.algorithm}[/] on [bold]{config.env}[/], seed {config.seed}, {config.steps:,} steps")
+    _console.print(f"{config.algorithm} on {config.env}, seed {config.seed}, {config.steps:,} steps", style="bold")
     _console.print(f"{configs.describe_preset(config)}\nrun folder: {out}")
     return _learn(agent, out)
 
