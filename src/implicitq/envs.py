@@ -249,8 +249,8 @@ def _log_mujoco_warnings() -> None:
         import mujoco
     except ImportError:
         return
-    if mujoco.get_mju_user_warning() is None:
-        mujoco.set_mju_user_warning(_log_mujoco_warning)
+    if mujoco.get_mju_user_warning() is None:  # pyright: ignore[reportAttributeAccessIssue]
+        mujoco.set_mju_user_warning(_log_mujoco_warning)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _log_mujoco_warning(message: str) -> None:

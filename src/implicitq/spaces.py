@@ -184,7 +184,7 @@ def rebuild(data: dict[str, Any]) -> spaces.Space:
             return spaces.Box(low, high, dtype=dtype.type)
         case "Discrete":
             # Older versions of Gymnasium know no other type than int64.
-            kind = {} if data["dtype"] == "int64" else {"dtype": np.dtype(data["dtype"]).type}
+            kind: dict[str, Any] = {} if data["dtype"] == "int64" else {"dtype": np.dtype(data["dtype"]).type}
             return spaces.Discrete(data["n"], start=data["start"], **kind)
         case "MultiDiscrete":
             dtype = np.dtype(data["dtype"]).type
