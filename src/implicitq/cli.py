@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
@@ -19,7 +21,7 @@ from implicitq import __version__, configs
 from implicitq.types import Evaluation, InputError
 
 C = TypeVar("C", bound=configs.Config)
-_console = Console(highlight=False, soft_wrap=True)
+_console = Console(highlight=False, soft_wrap=True, markup=False)  # brackets in paths are brackets
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ def train(arguments: list[str]) -> int:
     out = parsed.out or _fresh_folder(config)
     values = {k: v for k, v in vars(config).items() if k not in ("algorithm", "env")}
     agent = make(config.algorithm, config.env, **values)
-    _console.print(f"[bold]{config.algorithm}[/] on [bold]{config.env}[/], seed {config.seed}, {config.steps:,} steps")
+    _console.print(f"{config.algorithm} on {config.env}, seed {config.seed}, {config.steps:,} steps", style="bold")
     _console.print(f"{configs.describe_preset(config)}\nrun folder: {out}")
     return _learn(agent, out)
 
@@ -164,7 +166,7 @@ def evaluate(arguments: list[str]) -> int:
 
 
 def video(arguments: list[str]) -> int:
-    parsed = tyro.cli(VideoCommand, prog="implicitq video", args=arguments)
+    parsed = _parse(VideoCommand, prog="implicitq video", args=arguments)
 
     from implicitq.agent import load
     from implicitq.video import record
@@ -176,7 +178,7 @@ def video(arguments: list[str]) -> int:
 
 
 def export(arguments: list[str]) -> int:
-    parsed = tyro.cli(ExportCommand, prog="implicitq export", args=arguments)
+    parsed = _parse(ExportCommand, prog="implicitq export", args=arguments)
 
     from implicitq.agent import load
     from implicitq.export import export_onnx
@@ -285,13 +287,28 @@ def _result_table(evaluations: list[Evaluation], most: int = 12) -> Table:
     return table
 
 
+def _parse(kind: Any, **arguments: Any) -> Any:
+    """Parse flags; what a config refuses comes out as its own sentence instead of the parser's box."""
+    unseen = io.StringIO()
+    try:
+        with redirect_stdout(unseen), redirect_stderr(unseen):
+            return tyro.cli(kind, **arguments)
+    except SystemExit as leaving:
+        error: BaseException | None = leaving
+        while error is not None:
+            if isinstance(error, InputError):
+                raise InputError(str(error)) from None
+            error = error.__cause__ or error.__context__
+    return tyro.cli(kind, **arguments)  # once more, for the parser's own words
+
+
 def _parse_with_config(command: Any, name: str, verb: str, env: str, arguments: list[str]) -> Any:
     """Parse a command that takes every hyperparameter: its defaults are those of the algorithm on the task."""
     algorithm, rest = _algorithm(arguments)
     preset = "none" if _peek(rest, "--preset") == "none" else "paper"
     default = configs.resolve(algorithm, _peek(rest, "--env") or env, preset)
     entry = configs.ALGORITHMS[algorithm]
-    return tyro.cli(
+    return _parse(
         command[type(default)],
         prog=f"implicitq {name} {algorithm}",
         description=f"{verb} {algorithm}: {entry.summary}. Other algorithms: {', '.join(configs.ALGORITHMS)}.",
