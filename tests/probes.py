@@ -43,7 +43,7 @@ VALUES = {
 }
 """Without regularisation. CHOICE is left out: its value depends on the action space."""
 
-BEST = {"Box": 0.5, "Discrete": 1}
+BEST = {"Box": 0.25, "Discrete": 1}
 """The best action of CHOICE."""
 
 RESIDUAL_HEADS = 1 / (1 + DISCOUNT**2)
@@ -89,7 +89,7 @@ class Probe(gym.Env):
     def _reward_of(self, action: Any) -> float:
         if isinstance(self.action_space, gym.spaces.Discrete):
             return float(action == BEST["Discrete"])
-        return -((float(action[0]) - BEST["Box"]) ** 2)
+        return -4 * (float(action[0]) - BEST["Box"]) ** 2
 
 
 def one_hot(*states: State) -> np.ndarray:
