@@ -103,11 +103,14 @@ class Agent:
         return (actions if batched else actions[0]), state
 
     def value(self, observation: Any) -> Array:
-        """V(s): float32 with the leading shape of the input."""
+        """V(s), the soft value: float32 with the leading shape of the input. docs/algorithms.md says how it is made."""
         return self._ask(self._learner.actor.value, observation)
 
     def log_prob(self, observation: Any, action: Any) -> Array:
-        """ln pi(a|s); for a `Box`, of the probability mass of the nearest bin."""
+        """ln pi(a|s); for a `Box`, of the probability mass of the nearest bin.
+
+        Gaussian policies and SAC have a density instead, in coordinates where the bounds are -1 and 1.
+        """
         return self._ask(self._learner.actor.log_prob, observation, action)
 
     def q_value(self, observation: Any, action: Any) -> Array:

@@ -353,7 +353,7 @@ def _fresh_folder(config: configs.Config) -> Path:
 
 def _usage() -> str:
     lines = [f"  {name:<10}{summary}" for name, (_, summary) in COMMANDS.items()]
-    algorithms = [f"  {name:<10}{entry.summary}" for name, entry in configs.ALGORITHMS.items()]
+    algorithms = [f"  {name:<14}{entry.summary}" for name, entry in configs.ALGORITHMS.items()]
     return "\n".join(
         [
             "implicitq: reinforcement learning with implicit Q-values, Q = temperature * ln pi + V",

@@ -59,7 +59,11 @@ class Trainer:
         self.config = config
         self.envs = TrainingEnvironments(maker, config.num_envs, config.vectorization, config.seed)
         self.spec = self.envs.spec
-        algorithm = algorithms.build(config, self.spec)
+        try:
+            algorithm = algorithms.build(config, self.spec)
+        except InputError:
+            self.envs.close()
+            raise
         self.learner = Learner(algorithm, self.spec, config.seed, config.normalize_observations)
         self._path = algorithm.wants_path
         self.replay = Replay(

@@ -21,9 +21,9 @@ import numpy as np
 from implicitq.networks import MLP
 from implicitq.types import Spec
 
-# Below the least scale ln pi of a replayed action grows beyond use; above the greatest, nearly all of the
-# distribution is out of bounds and is clipped.
-_LEAST_SCALE, _GREATEST_SCALE = 1e-3, 2.0
+# Below the least scale ln pi of a replayed action grows beyond use. Above the greatest, a third of even a centred
+# normal is out of bounds, and what is learnt from clipped actions bends the quadratic ln pi away from its peak.
+_LEAST_SCALE, _GREATEST_SCALE = 1e-3, 1.0
 
 
 class Gaussian(eqx.Module):
@@ -46,7 +46,7 @@ class Gaussian(eqx.Module):
 
 
 class GaussianPolicy(eqx.Module):
-    """One network for mean and scale; the scale is kept between 0.001 and 2 by a sigmoid."""
+    """One network for mean and scale; the scale is kept between 0.001 and 1 by a sigmoid, and starts near 0.5."""
 
     network: MLP
 
