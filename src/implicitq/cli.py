@@ -116,7 +116,7 @@ def train(arguments: list[str]) -> int:
 
 
 def resume(arguments: list[str]) -> int:
-    parsed = tyro.cli(ResumeCommand, prog="implicitq resume", args=arguments)
+    parsed = _parse(ResumeCommand, prog="implicitq resume", args=arguments)
 
     from implicitq.agent import resume as resume_run
 
@@ -133,7 +133,7 @@ def resume(arguments: list[str]) -> int:
 
 
 def evaluate(arguments: list[str]) -> int:
-    parsed = tyro.cli(EvaluateCommand, prog="implicitq evaluate", args=arguments)
+    parsed = _parse(EvaluateCommand, prog="implicitq evaluate", args=arguments)
 
     from implicitq.agent import load
 

@@ -162,6 +162,8 @@ class RunFolder:
     def _append(self, name: str, values: list[Any]) -> None:
         with open(self.directory / name, "ab") as file:
             file.write(_line(values))
+            file.flush()
+            os.fsync(file.fileno())  # a checkpoint relies on what the logs hold
 
     def _write_policy(self, trainer: Trainer) -> None:
         spaces = trainer.envs.observation_space, trainer.envs.action_space
