@@ -23,7 +23,7 @@ class State(IntEnum):
     SECOND = auto()  # reward 1, over
     LOOP = auto()  # reward 1 for ever; cut by a time limit, which must not count as an end
     CHOICE = auto()  # reward depends on the action, over
-    FORK = auto()  # reward 0, then HEADS or TAILS by chance
+    FORK = auto()  # reward 0, then HEADS or TAILS in turn: chance to whoever sees one step, and exactly even
     HEADS = auto()  # reward 1, over
     TAILS = auto()  # reward -1, over
 
@@ -63,6 +63,7 @@ class Probe(gym.Env):
         self._starts = starts
         self._state = State.CONSTANT
         self._length = 0
+        self._heads = True
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         super().reset(seed=seed)
@@ -77,7 +78,8 @@ class Probe(gym.Env):
             case State.FIRST:
                 reward, self._state = 0.0, State.SECOND
             case State.FORK:
-                reward, self._state = 0.0, State(self.np_random.choice((State.HEADS, State.TAILS)))
+                reward, self._state = 0.0, State.HEADS if self._heads else State.TAILS
+                self._heads = not self._heads
             case State.LOOP:
                 reward = VALUES[State.CONSTANT]
             case State.CHOICE:

@@ -54,7 +54,9 @@ def test_the_known_answers_of_the_probe_are_found(algorithm, kind):
     biased = {State.HEADS: RESIDUAL_HEADS, State.TAILS: -RESIDUAL_HEADS} if algorithm in RESIDUAL else {}
     check_values(agent, VALUES | biased)
     action, _ = agent.predict(one_hot(State.CHOICE), deterministic=True)
-    assert np.ravel(action)[0] == pytest.approx(BEST[kind], abs=0.2)
+    # A quadratic ln pi is fitted to rewards that are flat beyond the bounds, where the normal's samples are clipped.
+    tolerance = 0.35 if "gaussian" in algorithm else 0.2
+    assert np.ravel(action)[0] == pytest.approx(BEST[kind], abs=tolerance)
     agent.close()
 
 
