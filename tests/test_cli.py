@@ -130,7 +130,7 @@ def test_help_names_commands_and_algorithms_and_every_hyperparameter(capsys):
         (["train", "miqq"], "unknown algorithm 'miqq'; did you mean 'miq'?"),
         (["train", "--env", "Pendulum-v7"], "Pendulum-v"),
         (["train", "--env", "HalfCheta-v5"], "unknown environment 'HalfCheta-v5'; did you mean 'HalfCheetah-v5'?"),
-        (["train", "--temperature", "0"], "temperature must be a positive number, got 0"),
+        (["train", "--temperature", "0"], "temperature must be a positive number or 'auto', got 0"),
         (["train", "--alpha", "1.5"], "alpha must be a number in [0, 1], got 1.5"),
         (["train", "--bins", "1"], "bins must be a whole number from 2 to 65536, got 1"),
         (["train", "--steps", "-5"], "steps must be a whole number of at least 1, got -5"),

@@ -73,11 +73,15 @@ class Config:
 class ImplicitConfig(Config):
     """Algorithms with an implicit Q-value, Q = temperature * ln pi + V, and one squared loss."""
 
-    temperature: float = 0.01  # tau: entropy weight is (1 - alpha) * temperature.
+    temperature: float | Literal["auto"] = 0.01  # tau: entropy weight is (1 - alpha) * temperature. auto: learnt.
     alpha: float = 0.0  # Implicit KL: 0 is IQ, 0.9 is M-IQ; KL weight is alpha * temperature.
+    kl: float | None = None  # KL weight, set apart: temperature = kl + entropy, alpha follows; two of the three do.
+    entropy: float | None = None  # Entropy weight, set apart: see kl.
+    entropy_target: float | None = None  # For auto: nats per action dimension; None: 0.3 ln(choices), -1 if gaussian.
+    initial_temperature: float = 0.1  # For auto: where it starts.
     policy: Literal["multicategorical", "gaussian"] = "multicategorical"  # Class of policies; gaussian: Box only.
     bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
-    softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature).
+    softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature), auto needs it.
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
     n_step_target: Literal["plain", "path"] = "plain"  # With n_step > 1: rewards alone, or PCL's path consistency.
 
@@ -87,12 +91,44 @@ class ImplicitConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(self, "temperature", 0 < self.temperature < math.inf, "a positive number")
+        for name in ("kl", "entropy"):
+            weight = getattr(self, name)
+            _require(self, name, weight is None or 0 <= weight < math.inf, "a number of at least 0, or None")
+        if self.temperature == "auto":
+            self._check_auto()
+        else:
+            self._join_weights(self.temperature)
         _require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
         _require(self, "bins", 2 <= self.bins <= 65_536, "a whole number from 2 to 65536")
-        fits = self.policy == "multicategorical" or self.softmax == "plain"
-        _require(self, "softmax", fits, "'plain' with a gaussian policy, which has no logits")
         _require_clip(self)
+
+    @property
+    def has_kl(self) -> bool:
+        """Whether there is any KL regularisation, so that a target policy is needed."""
+        apart = self.temperature == "auto" and self.entropy is not None
+        return apart or bool(self.kl) or (self.kl is None and self.alpha > 0)
+
+    def _join_weights(self, temperature: float) -> None:
+        """temperature = kl + entropy and alpha = kl / temperature, from whatever was set apart."""
+        if self.kl is not None and self.entropy is not None:
+            temperature = self.kl + self.entropy
+            _require(self, "entropy", temperature > 0, "positive if kl is 0")
+            object.__setattr__(self, "temperature", temperature)
+        _require(self, "temperature", 0 < temperature < math.inf, "a positive number or 'auto'")
+        for name in ("kl", "entropy"):
+            _require(self, name, (getattr(self, name) or 0) <= temperature, f"at most the temperature, {temperature}")
+        if self.kl is not None:
+            object.__setattr__(self, "alpha", self.kl / temperature)
+        elif self.entropy is not None:
+            object.__setattr__(self, "alpha", 1 - self.entropy / temperature)
+
+    def _check_auto(self) -> None:
+        _require(self, "softmax", self.softmax == "scaled", "'scaled' with temperature 'auto'")
+        _require(self, "initial_temperature", 0 < self.initial_temperature < math.inf, "a positive number")
+        one = self.kl is None or self.entropy is None
+        _require(self, "kl", one, "None if entropy is set and temperature is 'auto': one of the two has to adapt")
+        finite = self.entropy_target is None or math.isfinite(self.entropy_target)
+        _require(self, "entropy_target", finite, "a finite number or None")
 
 
 @dataclass(frozen=True)
@@ -104,7 +140,7 @@ class IQConfig(ImplicitConfig):
 class PCLConfig(ImplicitConfig):
     """Path consistency learning: the loss of IQ in its residual form, without a target value."""
 
-    temperature: float = 1e-4  # tau: entropy weight is (1 - alpha) * temperature.
+    temperature: float | Literal["auto"] = 1e-4  # tau: entropy weight is (1 - alpha) * temperature. auto: learnt.
     alpha: float = 0.0  # Implicit KL: 0 is PCL, 0.9 is Trust-PCL; KL weight is alpha * temperature.
 
 
