@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every algorithm on small tasks (3 seeds) and on HalfCheetah-v5 (100,000 steps), two runs at a time, one core each.
 # Usage: run.sh DIR [SUITE...], suites: pendulum cartpole halfcheetah (default: all).
-# Finished runs are skipped, stopped ones go on where they were. Then: python collect.py DIR RESULTS
+# Finished runs are skipped, stopped ones go on where they were. Then: python ../collect.py DIR results
 set -euo pipefail
 out=$1
 shift
