@@ -225,7 +225,7 @@ _SLOW_IQ = {name: {"learning_rate": 3e-5} for name in ("iq", "miq")}
 _ADROIT = {"iq": {"temperature": 0.001}, "miq": {"temperature": 0.01}, "sac": {"learning_rate": 3e-5}}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "Pendulum": {"*": {**_SMALL, "steps": 10_000}},
-    "CartPole": {"*": {**_SMALL, "steps": 20_000}},
+    "CartPole": {"*": {**_SMALL, "steps": 10_000}},
     "Humanoid": _SLOW_IQ,
     "Walker2d": _SLOW_IQ,
     "AdroitHandDoor": _ADROIT,
