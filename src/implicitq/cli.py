@@ -220,6 +220,24 @@ def theory(arguments: list[str]) -> int:
     return 0
 
 
+def sweep(arguments: list[str]) -> int:
+    from implicitq.experiments.command import SweepOptions, run_sweep
+
+    return run_sweep(tyro.cli(SweepOptions, prog="implicitq sweep", args=arguments), arguments, _console)
+
+
+def report(arguments: list[str]) -> int:
+    from implicitq.experiments.command import ReportOptions, run_report
+
+    return run_report(tyro.cli(ReportOptions, prog="implicitq report", args=arguments), _console)
+
+
+def random_scores(arguments: list[str]) -> int:
+    from implicitq.experiments.command import RandomScoresOptions, run_random_scores
+
+    return run_random_scores(tyro.cli(RandomScoresOptions, prog="implicitq random-scores", args=arguments), _console)
+
+
 COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "train": (
         train,
@@ -232,6 +250,9 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     ),
     "video": (video, "film a trained policy: implicitq video DIR [--out FILE]"),
     "export": (export, "write a trained policy as an ONNX model: implicitq export DIR [--out FILE]"),
+    "sweep": (sweep, "run a study of the paper: implicitq sweep --study NAME --suite NAME --out DIR [--dry-run]"),
+    "report": (report, "figures, tables and a page from run folders: implicitq report DIR"),
+    "random-scores": (random_scores, "measure the random policy, the zero of scores: implicitq random-scores DIR"),
     "theory": (theory, "run the paper's theorems on finite MDPs: implicitq theory [--mdp NAME ...] [--quick]"),
     "bench": (bench, "measure training speed: implicitq bench [ALGO] [--env ID] [--any-hyperparameter VALUE]"),
 }
@@ -352,7 +373,7 @@ def _fresh_folder(config: configs.Config) -> Path:
 
 
 def _usage() -> str:
-    lines = [f"  {name:<10}{summary}" for name, (_, summary) in COMMANDS.items()]
+    lines = [f"  {name:<14}{summary}" for name, (_, summary) in COMMANDS.items()]
     algorithms = [f"  {name:<14}{entry.summary}" for name, entry in configs.ALGORITHMS.items()]
     return "\n".join(
         [

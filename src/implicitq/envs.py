@@ -32,7 +32,10 @@ TRAINING, EVALUATION, VIDEO = range(3)  # independent streams of episode seeds u
 _REPLAY = "implicitq_replay"
 
 # Tasks whose package registers them on import: prefix of the id -> (module, extra of ours).
-_PACKAGES = {"AdroitHand": ("gymnasium_robotics", "adroit")}
+_PACKAGES = {
+    "AdroitHand": ("gymnasium_robotics", "adroit"),
+    "implicitq/AdroitHand": ("implicitq.adroit", "adroit"),  # with corrected rewards
+}
 
 
 def episode_seed(run_seed: int, stream: int, environment: int, episode: int) -> int:
@@ -222,10 +225,10 @@ def _make(name: str, **arguments: Any) -> gym.Env:
                 gym.register_envs(importlib.import_module(module))
             except ImportError:
                 raise InputError(
-                    f"{name} needs the package {module}; install it with: pip install 'implicitq[{extra}]'"
+                    f"{name} needs the package gymnasium_robotics; install it with: pip install 'implicitq[{extra}]'"
                 ) from None
     entry = gym.registry.get(name)
-    if name.startswith("AdroitHand") or (entry is not None and "mujoco" in str(entry.entry_point)):
+    if "AdroitHand" in name or (entry is not None and "mujoco" in str(entry.entry_point)):
         _log_mujoco_warnings()
     try:
         return gym.make(name, **arguments)

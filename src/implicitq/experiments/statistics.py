@@ -1,0 +1,116 @@
+"""Aggregate statistics over tasks and seeds, with stratified bootstrap intervals. NumPy only.
+
+Scores are matrices [S, T] (seeds, tasks). After Agarwal et al. 2021, "Deep reinforcement learning at the edge of the
+statistical precipice". Missing entries are NaN: a task may have fewer seeds than another. Seeds are resampled within
+each task, never episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from implicitq.types import Array
+
+RESAMPLES = 2_000
+CONFIDENCE = 0.95
+
+
+class Interval(NamedTuple):
+    value: float
+    low: float
+    high: float
+
+
+def mean(scores: Array) -> Array:
+    """Of the tasks' means: [..., S, T] -> [...]."""
+    return np.nanmean(scores, axis=-2).mean(axis=-1)
+
+
+def median(scores: Array) -> Array:
+    """Of the tasks' means: [..., S, T] -> [...]."""
+    return np.median(np.nanmean(scores, axis=-2), axis=-1)
+
+
+def iqm(scores: Array) -> Array:
+    """Interquartile mean over all seeds and tasks: the lowest and highest quarter are left out."""
+    flat = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)  # NaN go to the end
+    count = np.isfinite(flat).sum(axis=-1, keepdims=True)
+    cut = count // 4
+    rank = np.arange(flat.shape[-1])
+    kept = (rank >= cut) & (rank < count - cut)
+    return np.where(kept, flat, 0.0).sum(axis=-1) / kept.sum(axis=-1)
+
+
+AGGREGATES: dict[str, Callable[[Array], Array]] = {"IQM": iqm, "mean": mean, "median": median}
+
+
+def resampled(scores: Array, generator: np.random.Generator, count: int = RESAMPLES) -> Array:
+    """Bootstrap samples [R, S, T]: for each task alone, its seeds drawn with replacement."""
+    samples = np.full((count, *scores.shape), np.nan)
+    for task, column in enumerate(scores.T):
+        present = column[np.isfinite(column)]
+        if len(present):
+            samples[:, : len(present), task] = generator.choice(present, (count, len(present)))
+    return samples
+
+
+def intervals(scores: Array, generator: np.random.Generator, count: int = RESAMPLES) -> dict[str, Interval]:
+    """Every aggregate with its percentile bootstrap interval."""
+    samples = resampled(scores, generator, count)
+    return {name: Interval(float(of(scores)), *percentiles(of(samples))) for name, of in AGGREGATES.items()}
+
+
+def percentiles(values: Array) -> tuple[float, float]:
+    """The bounds of the central 95%."""
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(values, [tail, 100 - tail])
+    return float(low), float(high)
+
+
+def probability_of_improvement(x: Array, y: Array) -> Array:
+    """Chance that a run of x beats a run of y on a task drawn at random; ties count half: [..., S, T] each."""
+    with np.errstate(invalid="ignore"):
+        pair = np.sign(x[..., :, None, :] - y[..., None, :, :])  # [..., S, S', T], NaN where one is missing
+    return ((np.nanmean(pair, axis=(-3, -2)) + 1) / 2).mean(axis=-1)
+
+
+def improvement(x: Array, y: Array, generator: np.random.Generator, count: int = RESAMPLES) -> Interval:
+    """Probability of improvement of x over y with its interval; seeds of both are resampled."""
+    xs, ys = resampled(x, generator, count), resampled(y, generator, count)
+    parts = [probability_of_improvement(a, b) for a, b in zip(_split(xs), _split(ys), strict=True)]
+    return Interval(float(probability_of_improvement(x, y)), *percentiles(np.concatenate(parts)))
+
+
+def profile(scores: Array, thresholds: Array) -> Array:
+    """Share of runs with a score above each threshold, every task with the same weight: [..., S, T] -> [..., H]."""
+    present = np.isfinite(scores).sum(axis=-2)  # [..., T]
+    shares = [((scores > each).sum(axis=-2) / present).mean(axis=-1) for each in thresholds]
+    return np.stack(shares, axis=-1)
+
+
+def profile_band(
+    scores: Array, thresholds: Array, generator: np.random.Generator, count: int = 500
+) -> tuple[Array, Array, Array]:
+    """The profile and pointwise bounds: [H] each."""
+    samples = profile(resampled(scores, generator, count), thresholds)
+    tail = 50 * (1 - CONFIDENCE)
+    low, high = np.percentile(samples, [tail, 100 - tail], axis=0)
+    return profile(scores, thresholds), low, high
+
+
+def curve_band(curves: Array, generator: np.random.Generator, count: int = 500) -> tuple[Array, Array, Array]:
+    """IQM of scores along the grid with pointwise bounds: [G, S, T] -> [G] each; NaN where a task has nothing."""
+    value, low, high = (np.full(len(curves), np.nan) for _ in range(3))
+    for point, scores in enumerate(curves):
+        if np.isfinite(scores).any(axis=0).all():
+            value[point] = iqm(scores)
+            low[point], high[point] = percentiles(iqm(resampled(scores, generator, count)))
+    return value, low, high
+
+
+def _split(samples: Array, size: int = 200) -> list[Array]:
+    """Pairs of all seeds take room: work in parts."""
+    return [samples[start : start + size] for start in range(0, len(samples), size)]

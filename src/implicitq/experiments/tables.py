@@ -1,0 +1,135 @@
+"""Tables of the report: one description, written as CSV, LaTeX and HTML."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from implicitq.experiments.scores import StudyScores
+from implicitq.experiments.statistics import AGGREGATES, Interval
+
+Value = str | float | int | None
+
+
+@dataclass(frozen=True)
+class DataTable:
+    """CSV takes the plain values; the other two take `shown`, which joins a mean and its spread in one cell."""
+
+    name: str
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Value, ...], ...]
+    shown_header: tuple[str, ...]
+    shown: tuple[tuple[str, ...], ...]
+
+    def to_csv(self) -> str:
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(self.header)
+        writer.writerows(["" if value is None else value for value in row] for row in self.rows)
+        return buffer.getvalue()
+
+    def to_latex(self) -> str:
+        lines = [
+            r"\begin{table}",
+            rf"\caption{{{_latex(self.caption)}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(self.shown_header) - 1)}}}",
+            r"\hline",
+            " & ".join(map(_latex, self.shown_header)) + r" \\",
+            r"\hline",
+            *(" & ".join(map(_latex, row)) + r" \\" for row in self.shown),
+            r"\hline",
+            r"\end{tabular}",
+            r"\end{table}",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def to_html(self) -> str:
+        return html_table(self.caption, self.shown_header, self.shown)
+
+
+def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in a box that scrolls by itself on narrow screens."""
+    head = "".join(f"<th scope=col>{html.escape(cell)}</th>" for cell in header)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<{tag}>{html.escape(cell)}</{tag[:2]}>" for tag, cell in zip(_tags(row), row, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    box = f'<div class="table" role="region" tabindex="0" aria-label="{html.escape(caption)}">'
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<p class="caption">{html.escape(caption)}</p>{box}{table}</div>'
+
+
+def _tags(row: Sequence[str]) -> list[str]:
+    return ["th scope=row", *["td"] * (len(row) - 1)]
+
+
+def returns_table(scores: StudyScores) -> DataTable:
+    """Mean and standard deviation over seeds at the end, per line and task."""
+    rows, shown = [], []
+    for line in scores.lines:
+        texts = [line]
+        for task in scores.tasks:
+            cell = task.cells.get(line)
+            final = np.zeros(0) if cell is None else cell.final
+            planned = 0 if cell is None else len(cell.seeds)
+            mean, std = (float(final.mean()), float(final.std())) if len(final) else (None, None)
+            score = None if mean is None or task.problem else float(task.normalised(np.array(mean)))
+            rows.append((line, task.task, int(task.grid[-1]), len(final), planned, mean, std, score))
+            texts.append("" if mean is None else f"{mean:,.1f} ± {std:,.1f} ({len(final)})")
+        shown.append(tuple(texts))
+    reference = ["" if task.random is None else f"{task.random:,.1f}" for task in scores.tasks]
+    shown.append(("random policy", *reference))
+    return DataTable(
+        "returns",
+        "Undiscounted return at the end of training: mean ± standard deviation over seeds (number of finished seeds)",
+        ("line", "task", "steps", "finished_seeds", "seeds", "mean_return", "std_over_seeds", "normalised_mean"),
+        tuple(rows),
+        ("line", *(f"{task.task}, {int(task.grid[-1]):,} steps" for task in scores.tasks)),
+        tuple(shown),
+    )
+
+
+def aggregates_table(found: dict[str, dict[str, Interval]], seeds: dict[str, str]) -> DataTable:
+    rows = [
+        (line, name, interval.value, interval.low, interval.high, seeds[line])
+        for line, intervals in found.items()
+        for name, interval in intervals.items()
+    ]
+    shown = [
+        (line, *(f"{i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for i in intervals.values()), seeds[line])
+        for line, intervals in found.items()
+    ]
+    return DataTable(
+        "aggregates",
+        "Normalised scores (random 0, best SAC 1) over all tasks, with 95% bootstrap intervals over seeds",
+        ("line", "aggregate", "score", "low", "high", "seeds_per_task"),
+        tuple(rows),
+        ("line", *AGGREGATES, "seeds per task"),
+        tuple(shown),
+    )
+
+
+def improvement_table(found: dict[str, Interval], over: str) -> DataTable:
+    caption = f"Probability that a run beats one of {over} on the same task, with 95% bootstrap intervals over seeds"
+    return DataTable(
+        "improvement",
+        caption,
+        ("line", "over", "probability", "low", "high"),
+        tuple((line, over, *interval) for line, interval in found.items()),
+        ("line", f"P(line > {over})"),
+        tuple((line, f"{i.value:.2f} [{i.low:.2f}, {i.high:.2f}]") for line, i in found.items()),
+    )
+
+
+def _latex(text: str) -> str:
+    for plain, escaped in (("\\", r"\textbackslash "), ("_", r"\_"), ("%", r"\%"), ("&", r"\&"), ("#", r"\#")):
+        text = text.replace(plain, escaped)
+    return text.replace("±", r"$\pm$").replace(">", "$>$")
