@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from implicitq import __version__, configs
+from implicitq.checks import nearest
 from implicitq.types import Evaluation, InputError
 
 C = TypeVar("C", bound=configs.Config)
@@ -90,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
         _console.print(f"implicitq {__version__}")
         return 0
     if command not in COMMANDS:
-        return _fail(f"unknown command {command!r}{configs.nearest(command, COMMANDS)}")
+        return _fail(f"unknown command {command!r}{nearest(command, COMMANDS)}")
     try:
         return COMMANDS[command][0](rest)
     except InputError as error:
