@@ -17,6 +17,7 @@ SOURCES = sorted(ROOT.rglob("*.py"))
 # A module may import modules of layers above its own line, and of its own line.
 LAYERS = [
     {"types"},
+    {"checks"},
     {"configs"},
     {"equations", "networks", "spaces", "normalization", "files"},
     {"policies"},

@@ -103,7 +103,7 @@ def test_defaults_are_the_paper_s():
         ("iq", "AdroitHandDoor-v1", {"temperature": 0.001}),
         ("miq", "AdroitHandPen-v1", {"temperature": 0.01}),
         ("miq", "Pendulum-v1", {"hidden": (256, 256), "min_replay": 1_000, "steps": 10_000, "eval_every": 1_000}),
-        ("iq", "CartPole", {"hidden": (256, 256), "steps": 20_000}),
+        ("iq", "CartPole", {"hidden": (256, 256), "steps": 10_000}),
         ("iq", "package.module:space/Pendulum-v1", {"steps": 10_000}),
         ("iq", "object:Pendulum-v1", {"steps": 10_000}),
         ("iq", "PendulumLike-v1", {"steps": 1_000_000}),

@@ -86,6 +86,7 @@ def test_environments_come_back_exactly_where_they_were(source, num_envs, steps)
     back = restored.restore(arrays)
     newest = observations[-4] if observations[-1].dtype == bool else observations[-1]
     np.testing.assert_array_equal(back, newest)
+    assert_same(list(restored.arrays().values()), list(original.arrays().values()))
     again = np.random.default_rng(5), np.random.default_rng(5)
     assert_same(play(original, again[0], 20), play(restored, again[1], 20))
     assert_same(list(original.arrays().values()), list(restored.arrays().values()))

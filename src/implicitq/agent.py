@@ -58,7 +58,7 @@ class Agent:
         """The run folder, if there is one."""
         return self._run.directory if self._run is not None else None
 
-    def learn(self, steps: int | None = None, *, progress: bool = False, out: str | Path | None = None) -> Agent:
+    def learn(self, steps: float | None = None, *, progress: bool = False, out: str | Path | None = None) -> Agent:
         """Train for `steps` more environment steps; by default, up to `config.steps`.
 
         With `out`, the first call makes a run folder there, which `implicitq.resume` can go on from.
@@ -69,6 +69,8 @@ class Agent:
                 "this agent came from a policy file, which holds no replay and no optimiser; "
                 "use implicitq.resume(run_folder) to train on"
             )
+        if isinstance(steps, float) and steps.is_integer():
+            steps = int(steps)  # 1e6 is a whole number too, as in configs
         if steps is not None and (not isinstance(steps, int) or steps < 0):
             raise InputError(f"steps must be a whole number of at least 0, got {steps!r}")
         until = self.config.steps if steps is None else trainer.step + steps
@@ -103,11 +105,14 @@ class Agent:
         return (actions if batched else actions[0]), state
 
     def value(self, observation: Any) -> Array:
-        """V(s): float32 with the leading shape of the input."""
+        """V(s), the soft value: float32 with the leading shape of the input. docs/algorithms.md says how it is made."""
         return self._ask(self._learner.actor.value, observation)
 
     def log_prob(self, observation: Any, action: Any) -> Array:
-        """ln pi(a|s); for a `Box`, of the probability mass of the nearest bin."""
+        """ln pi(a|s); for a `Box`, of the probability mass of the nearest bin.
+
+        Gaussian policies and SAC have a density instead, in coordinates where the bounds are -1 and 1.
+        """
         return self._ask(self._learner.actor.log_prob, observation, action)
 
     def q_value(self, observation: Any, action: Any) -> Array:

@@ -50,7 +50,7 @@ class Checkpoints:
         }
         write_json(self._path(f"checkpoints/{stem}.json"), {**manifest, "sha256": digest_of(manifest)})
         self._segments = segments
-        self._prune()
+        self.prune()
 
     def restore(self, trainer: Trainer, step: int) -> None:
         """Bring the trainer to the checkpoint at `step` and cut the logs back to it; InputError if it is no good."""
@@ -101,7 +101,7 @@ class Checkpoints:
             first = until
         return segments
 
-    def _prune(self) -> None:
+    def prune(self) -> None:
         """Drop checkpoints but the newest ones, and segments that none of these needs."""
         steps = self.steps()
         kept = {f"{step:09d}" for step in steps[-_KEEP:]}

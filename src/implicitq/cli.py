@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
@@ -16,10 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from implicitq import __version__, configs
+from implicitq.checks import nearest
 from implicitq.types import Evaluation, InputError
 
 C = TypeVar("C", bound=configs.Config)
-_console = Console(highlight=False, soft_wrap=True)
+_console = Console(highlight=False, soft_wrap=True, markup=False)  # brackets in paths are brackets
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,7 @@ def run(arguments: Sequence[str]) -> int:
         _console.print(f"implicitq {__version__}")
         return 0
     if command not in COMMANDS:
-        return _fail(f"unknown command {command!r}{configs.nearest(command, COMMANDS)}")
+        return _fail(f"unknown command {command!r}{nearest(command, COMMANDS)}")
     try:
         return COMMANDS[command][0](rest)
     except InputError as error:
@@ -108,13 +111,13 @@ def train(arguments: list[str]) -> int:
     out = parsed.out or _fresh_folder(config)
     values = {k: v for k, v in vars(config).items() if k not in ("algorithm", "env")}
     agent = make(config.algorithm, config.env, **values)
-    _console.print(f"[bold]{config.algorithm}[/] on [bold]{config.env}[/], seed {config.seed}, {config.steps:,} steps")
+    _console.print(f"{config.algorithm} on {config.env}, seed {config.seed}, {config.steps:,} steps", style="bold")
     _console.print(f"{configs.describe_preset(config)}\nrun folder: {out}")
     return _learn(agent, out)
 
 
 def resume(arguments: list[str]) -> int:
-    parsed = tyro.cli(ResumeCommand, prog="implicitq resume", args=arguments)
+    parsed = _parse(ResumeCommand, prog="implicitq resume", args=arguments)
 
     from implicitq.agent import resume as resume_run
 
@@ -131,7 +134,7 @@ def resume(arguments: list[str]) -> int:
 
 
 def evaluate(arguments: list[str]) -> int:
-    parsed = tyro.cli(EvaluateCommand, prog="implicitq evaluate", args=arguments)
+    parsed = _parse(EvaluateCommand, prog="implicitq evaluate", args=arguments)
 
     from implicitq.agent import load
 
@@ -164,7 +167,7 @@ def evaluate(arguments: list[str]) -> int:
 
 
 def video(arguments: list[str]) -> int:
-    parsed = tyro.cli(VideoCommand, prog="implicitq video", args=arguments)
+    parsed = _parse(VideoCommand, prog="implicitq video", args=arguments)
 
     from implicitq.agent import load
     from implicitq.video import record
@@ -176,7 +179,7 @@ def video(arguments: list[str]) -> int:
 
 
 def export(arguments: list[str]) -> int:
-    parsed = tyro.cli(ExportCommand, prog="implicitq export", args=arguments)
+    parsed = _parse(ExportCommand, prog="implicitq export", args=arguments)
 
     from implicitq.agent import load
     from implicitq.export import export_onnx
@@ -306,13 +309,28 @@ def _result_table(evaluations: list[Evaluation], most: int = 12) -> Table:
     return table
 
 
+def _parse(kind: Any, **arguments: Any) -> Any:
+    """Parse flags; what a config refuses comes out as its own sentence instead of the parser's box."""
+    unseen = io.StringIO()
+    try:
+        with redirect_stdout(unseen), redirect_stderr(unseen):
+            return tyro.cli(kind, **arguments)
+    except SystemExit as leaving:
+        error: BaseException | None = leaving
+        while error is not None:
+            if isinstance(error, InputError):
+                raise InputError(str(error)) from None
+            error = error.__cause__ or error.__context__
+    return tyro.cli(kind, **arguments)  # once more, for the parser's own words
+
+
 def _parse_with_config(command: Any, name: str, verb: str, env: str, arguments: list[str]) -> Any:
     """Parse a command that takes every hyperparameter: its defaults are those of the algorithm on the task."""
     algorithm, rest = _algorithm(arguments)
     preset = "none" if _peek(rest, "--preset") == "none" else "paper"
     default = configs.resolve(algorithm, _peek(rest, "--env") or env, preset)
     entry = configs.ALGORITHMS[algorithm]
-    return tyro.cli(
+    return _parse(
         command[type(default)],
         prog=f"implicitq {name} {algorithm}",
         description=f"{verb} {algorithm}: {entry.summary}. Other algorithms: {', '.join(configs.ALGORITHMS)}.",

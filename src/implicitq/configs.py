@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import math
 import re
-import types as python_types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import tyro
 
+from implicitq.checks import check_types, nearest, require
 from implicitq.types import ActionKind, InputError
 
 
@@ -52,16 +49,16 @@ class Config:
     def __post_init__(self) -> None:
         check_types(self)
         for name in ("steps", "batch_size", "replay_size", "min_replay", "n_step", "num_envs"):
-            _require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
+            require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
         for name in ("eval_every", "eval_episodes", "checkpoint_every", "log_every"):
-            _require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
-        _require(self, "seed", 0 <= self.seed < 2**32, "a whole number from 0 to 4294967295")
-        _require(self, "discount", 0 <= self.discount < 1, "a number in [0, 1)")
-        _require(self, "target_update", 0 < self.target_update <= 1, "a number in (0, 1]")
-        _require(self, "learning_rate", 0 < self.learning_rate < math.inf, "a positive number")
-        _require(self, "hidden", all(units >= 1 for units in self.hidden), "positive layer sizes")
+            require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
+        require(self, "seed", 0 <= self.seed < 2**32, "a whole number from 0 to 4294967295")
+        require(self, "discount", 0 <= self.discount < 1, "a number in [0, 1)")
+        require(self, "target_update", 0 < self.target_update <= 1, "a number in (0, 1]")
+        require(self, "learning_rate", 0 < self.learning_rate < math.inf, "a positive number")
+        require(self, "hidden", all(units >= 1 for units in self.hidden), "positive layer sizes")
         rows = self.replay_size // self.num_envs
-        _require(
+        require(
             self,
             "replay_size",
             self.min_replay <= self.replay_size and rows >= self.n_step + 2,
@@ -73,11 +70,15 @@ class Config:
 class ImplicitConfig(Config):
     """Algorithms with an implicit Q-value, Q = temperature * ln pi + V, and one squared loss."""
 
-    temperature: float = 0.01  # tau: entropy weight is (1 - alpha) * temperature.
+    temperature: float | Literal["auto"] = 0.01  # tau: entropy weight is (1 - alpha) * temperature. auto: learnt.
     alpha: float = 0.0  # Implicit KL: 0 is IQ, 0.9 is M-IQ; KL weight is alpha * temperature.
+    kl: float | None = None  # KL weight, set apart: temperature = kl + entropy, alpha follows; two of the three do.
+    entropy: float | None = None  # Entropy weight, set apart: see kl.
+    entropy_target: float | None = None  # For auto: nats per action dimension; None: 0.3 ln(choices), -1 if gaussian.
+    initial_temperature: float = 0.1  # For auto: where it starts.
     policy: Literal["multicategorical", "gaussian"] = "multicategorical"  # Class of policies; gaussian: Box only.
     bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
-    softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature).
+    softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature), auto needs it.
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
     n_step_target: Literal["plain", "path"] = "plain"  # With n_step > 1: rewards alone, or PCL's path consistency.
 
@@ -87,12 +88,44 @@ class ImplicitConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(self, "temperature", 0 < self.temperature < math.inf, "a positive number")
-        _require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
-        _require(self, "bins", 2 <= self.bins <= 65_536, "a whole number from 2 to 65536")
-        fits = self.policy == "multicategorical" or self.softmax == "plain"
-        _require(self, "softmax", fits, "'plain' with a gaussian policy, which has no logits")
+        for name in ("kl", "entropy"):
+            weight = getattr(self, name)
+            require(self, name, weight is None or 0 <= weight < math.inf, "a number of at least 0, or None")
+        if self.temperature == "auto":
+            self._check_auto()
+        else:
+            self._join_weights(self.temperature)
+        require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
+        require(self, "bins", 2 <= self.bins <= 65_536, "a whole number from 2 to 65536")
         _require_clip(self)
+
+    @property
+    def has_kl(self) -> bool:
+        """Whether there is any KL regularisation, so that a target policy is needed."""
+        apart = self.temperature == "auto" and self.entropy is not None
+        return apart or bool(self.kl) or (self.kl is None and self.alpha > 0)
+
+    def _join_weights(self, temperature: float) -> None:
+        """temperature = kl + entropy and alpha = kl / temperature, from whatever was set apart."""
+        if self.kl is not None and self.entropy is not None:
+            temperature = self.kl + self.entropy
+            require(self, "entropy", temperature > 0, "positive if kl is 0")
+            object.__setattr__(self, "temperature", temperature)
+        require(self, "temperature", 0 < temperature < math.inf, "a positive number or 'auto'")
+        for name in ("kl", "entropy"):
+            require(self, name, (getattr(self, name) or 0) <= temperature, f"at most the temperature, {temperature}")
+        if self.kl is not None:
+            object.__setattr__(self, "alpha", self.kl / temperature)
+        elif self.entropy is not None:
+            object.__setattr__(self, "alpha", 1 - self.entropy / temperature)
+
+    def _check_auto(self) -> None:
+        require(self, "softmax", self.softmax == "scaled", "'scaled' with temperature 'auto'")
+        require(self, "initial_temperature", 0 < self.initial_temperature < math.inf, "a positive number")
+        one = self.kl is None or self.entropy is None
+        require(self, "kl", one, "None if entropy is set and temperature is 'auto': one of the two has to adapt")
+        finite = self.entropy_target is None or math.isfinite(self.entropy_target)
+        require(self, "entropy_target", finite, "a finite number or None")
 
 
 @dataclass(frozen=True)
@@ -104,7 +137,7 @@ class IQConfig(ImplicitConfig):
 class PCLConfig(ImplicitConfig):
     """Path consistency learning: the loss of IQ in its residual form, without a target value."""
 
-    temperature: float = 1e-4  # tau: entropy weight is (1 - alpha) * temperature.
+    temperature: float | Literal["auto"] = 1e-4  # tau: entropy weight is (1 - alpha) * temperature. auto: learnt.
     alpha: float = 0.0  # Implicit KL: 0 is PCL, 0.9 is Trust-PCL; KL weight is alpha * temperature.
 
 
@@ -123,9 +156,9 @@ class SACConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         positive = self.temperature == "auto" or 0 < self.temperature < math.inf
-        _require(self, "temperature", positive, "a positive number or 'auto'")
+        require(self, "temperature", positive, "a positive number or 'auto'")
         finite = self.target_entropy is None or math.isfinite(self.target_entropy)
-        _require(self, "target_entropy", finite, "a finite number or None")
+        require(self, "target_entropy", finite, "a finite number or None")
 
 
 @dataclass(frozen=True)
@@ -143,10 +176,10 @@ class DQNConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _require(self, "temperature", 0 <= self.temperature < math.inf, "a number of at least 0")
-        _require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
+        require(self, "temperature", 0 <= self.temperature < math.inf, "a number of at least 0")
+        require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
         _require_clip(self)
-        _require(self, "epsilon", 0 <= self.epsilon <= 1, "a number in [0, 1]")
+        require(self, "epsilon", 0 <= self.epsilon <= 1, "a number in [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -189,7 +222,7 @@ _SLOW_IQ = {name: {"learning_rate": 3e-5} for name in ("iq", "miq")}
 _ADROIT = {"iq": {"temperature": 0.001}, "miq": {"temperature": 0.01}, "sac": {"learning_rate": 3e-5}}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "Pendulum": {"*": {**_SMALL, "steps": 10_000}},
-    "CartPole": {"*": {**_SMALL, "steps": 20_000}},
+    "CartPole": {"*": {**_SMALL, "steps": 10_000}},
     "Humanoid": _SLOW_IQ,
     "Walker2d": _SLOW_IQ,
     "AdroitHandDoor": _ADROIT,
@@ -242,71 +275,9 @@ def from_json(data: Mapping[str, Any]) -> Config:
     return resolve(algorithm, env, **values)
 
 
-def nearest(name: str, known: Any) -> str:
-    """The end of a sentence about an unknown name: a guess if there is a near one, and what is known."""
-    guess = difflib.get_close_matches(name, list(known), 1)
-    hint = f"; did you mean {guess[0]!r}?" if guess else ";"
-    return f"{hint} known: {', '.join(sorted(known))}"
-
-
-def check_types(config: Any) -> None:
-    """Refuse a field of the wrong type; whole floats such as 1e6 count as integers, NumPy's numbers as Python's."""
-    hints = typing.get_type_hints(type(config))
-    for field in dataclasses.fields(config):
-        value, expected = _plain(getattr(config, field.name)), hints[field.name]
-        if expected is int and isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if expected == tuple[int, ...] and isinstance(value, list):
-            value = tuple(value)
-        object.__setattr__(config, field.name, value)
-        _require(config, field.name, _fits(value, expected), _name_of(expected))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return type(value)(map(_plain, value))
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _fits(value: Any, expected: Any) -> bool:
-    origin = typing.get_origin(expected)
-    if origin is Literal:
-        return value in typing.get_args(expected)
-    if origin in (typing.Union, python_types.UnionType):
-        return any(_fits(value, option) for option in typing.get_args(expected))
-    if expected == tuple[int, ...]:
-        return isinstance(value, tuple) and all(_fits(item, int) for item in value)
-    if expected is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
-    if expected is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, expected)
-
-
-def _name_of(expected: Any) -> str:
-    if typing.get_origin(expected) is Literal:
-        return " or ".join(repr(option) for option in typing.get_args(expected))
-    if typing.get_origin(expected) in (typing.Union, python_types.UnionType):
-        return " or ".join(_name_of(option) for option in typing.get_args(expected))
-    names = {
-        int: "a whole number",
-        float: "a number",
-        bool: "True or False",
-        str: "a text",
-        type(None): "None",
-        tuple[int, ...]: "whole numbers",
-    }
-    return names.get(expected, str(expected))
-
-
-def _require(config: Any, name: str, condition: bool, accepted: str) -> None:
-    if not condition:
-        raise InputError(f"{name} must be {accepted}, got {getattr(config, name)!r}")
-
-
 def _require_clip(config: ImplicitConfig | DQNConfig) -> None:
     clip = config.munchausen_clip
-    _require(config, "munchausen_clip", clip is None or clip > 0, "a positive number or None")
+    require(config, "munchausen_clip", clip is None or clip > 0, "a positive number or None")
 
 
 def _show(value: Any) -> str:

@@ -23,7 +23,7 @@ from gymnasium import spaces as gym_spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from implicitq import spaces
-from implicitq.configs import nearest
+from implicitq.checks import nearest
 from implicitq.types import Array, InputError, Spec
 
 EnvironmentSource = str | gym.Env | Callable[[], gym.Env]

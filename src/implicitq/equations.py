@@ -24,7 +24,7 @@ def soft_maximum(q: jax.Array, temperature: jax.Array | float) -> jax.Array:
 
 
 def munchausen_bonus(
-    log_pi: jax.Array, alpha: float, temperature: jax.Array | float, clip: float | None = None
+    log_pi: jax.Array, alpha: jax.Array | float, temperature: jax.Array | float, clip: float | None = None
 ) -> jax.Array:
     """The implicit KL term of Eq. 2: alpha * temperature * ln pi_target(a|s).
 

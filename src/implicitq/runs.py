@@ -114,8 +114,7 @@ class RunFolder:
     def checkpoint(self, trainer: Trainer) -> None:
         """Everything that is needed to go on from here, and the policy as it is."""
         self._checkpoints.save(trainer)
-        spaces = trainer.envs.observation_space, trainer.envs.action_space
-        policy_file.save(self.directory / POLICY, self.config, *spaces, trainer.learner, trainer.step)
+        self._write_policy(trainer)
 
     def restore(self, trainer: Trainer) -> None:
         """Bring the trainer to the newest good checkpoint; to the start if there is none yet."""
@@ -131,6 +130,9 @@ class RunFolder:
                 self._checkpoints.reject(bad)
             if reasons:
                 warnings.warn(f"{'; '.join(reasons)}. Going on from step {step} instead.", stacklevel=2)
+            # Whatever a sudden death after the checkpoint left undone.
+            self._checkpoints.prune()
+            self._write_policy(trainer)
             self._cut_timing(step)
             self._write_npz()
             return
@@ -160,6 +162,12 @@ class RunFolder:
     def _append(self, name: str, values: list[Any]) -> None:
         with open(self.directory / name, "ab") as file:
             file.write(_line(values))
+            file.flush()
+            os.fsync(file.fileno())  # a checkpoint relies on what the logs hold
+
+    def _write_policy(self, trainer: Trainer) -> None:
+        spaces = trainer.envs.observation_space, trainer.envs.action_space
+        policy_file.save(self.directory / POLICY, self.config, *spaces, trainer.learner, trainer.step)
 
     def _write_npz(self) -> None:
         """The schema of Stable-Baselines3's EvalCallback."""

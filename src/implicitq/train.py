@@ -49,6 +49,8 @@ class CheckpointDue:
 
 Event = Ticked | Measured | Evaluated | CheckpointDue
 
+_LARGEST = float(np.finfo(np.float32).max)  # that the replay can hold
+
 EPISODE_METRICS = ("episodes", "updates", "episode_return", "episode_length")
 
 
@@ -59,7 +61,11 @@ class Trainer:
         self.config = config
         self.envs = TrainingEnvironments(maker, config.num_envs, config.vectorization, config.seed)
         self.spec = self.envs.spec
-        algorithm = algorithms.build(config, self.spec)
+        try:
+            algorithm = algorithms.build(config, self.spec)
+        except InputError:
+            self.envs.close()
+            raise
         self.learner = Learner(algorithm, self.spec, config.seed, config.normalize_observations)
         self._path = algorithm.wants_path
         self.replay = Replay(
@@ -161,10 +167,10 @@ class Trainer:
 
     def _check_finite(self, observations: Array, rewards: Array | None) -> None:
         """Refuse what would poison the replay; `rewards` is None after a reset."""
-        if rewards is not None and not np.isfinite(rewards).all():
+        if rewards is not None and not (np.abs(rewards) <= _LARGEST).all():
             raise InputError(
-                f"the environment gave a reward of {rewards[~np.isfinite(rewards)][0]} at step {self.step + 1}; "
-                "rewards must be finite"
+                f"the environment gave a reward of {rewards[~(np.abs(rewards) <= _LARGEST)][0]} at step "
+                f"{self.step + 1}; rewards must be finite numbers up to {_LARGEST:.1e}"
             )
         if not np.isfinite(observations).all():
             index = int(np.argwhere(~np.isfinite(observations))[0][1])

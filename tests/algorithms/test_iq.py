@@ -1,16 +1,19 @@
 """Eq. 2 against numbers computed by hand, and against an independent NumPy version with its gradient."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import implicitq
 from implicitq.algorithms.implicit import Networks, Targets
 from implicitq.algorithms.iq import IQ, loss
 from implicitq.configs import IQConfig, resolve
 from implicitq.types import Spec, Transition
+from probes import BEST, DISCOUNT, VALUES, Probe, State, one_hot
 
 CONTINUOUS = Spec(observation_size=3, action_dimensions=2, categories=None)
 with_and_without_jit = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
@@ -160,3 +163,34 @@ def test_a_transition_that_terminated_ignores_the_next_observation():
 def test_configs_are_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         config().alpha = 0.5
+
+
+@pytest.mark.parametrize("kind", ["Box", "Discrete"])
+@pytest.mark.parametrize(("algorithm", "alpha"), [("iq", 0.0), ("miq", 0.5)])
+def test_iq_and_m_iq_find_the_soft_values_of_the_probe(algorithm, alpha, kind):
+    entropy_weight = 0.2
+    settings = {"hidden": (32,), "bins": 5, "min_replay": 100, "batch_size": 64, "learning_rate": 3e-3}
+    agent = implicitq.make(
+        algorithm,
+        partial(Probe, kind),
+        discount=DISCOUNT,
+        temperature=entropy_weight / (1 - alpha),
+        alpha=alpha,
+        eval_every=10**6,
+        **settings,
+    ).learn(4_000)
+    # Where all actions are worth the same, the policy is uniform and every step earns the full entropy.
+    bonus = entropy_weight * np.log({"Box": 5, "Discrete": 2}[kind])
+    ends = {state: VALUES[state] + bonus for state in (State.CONSTANT, State.UP, State.DOWN, State.SECOND)}
+    expected = {
+        **ends,
+        State.FIRST: bonus + DISCOUNT * ends[State.SECOND],
+        State.LOOP: (1 + bonus) / (1 - DISCOUNT),  # a time limit is no end
+    }
+    np.testing.assert_allclose(agent.value(one_hot(*expected)), list(expected.values()), atol=0.1)
+    if kind == "Discrete":
+        soft = entropy_weight * np.log(1 + np.exp(1 / entropy_weight))  # rewards 0 and 1
+        assert agent.value(one_hot(State.CHOICE)) == pytest.approx(soft, abs=0.1)
+        best = np.exp(agent.log_prob(one_hot(State.CHOICE), BEST["Discrete"]))
+        assert best == pytest.approx(1 / (1 + np.exp(-1 / entropy_weight)), abs=0.02)
+    agent.close()

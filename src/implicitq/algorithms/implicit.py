@@ -24,10 +24,11 @@ from implicitq.types import PyTree, Spec, Steps, Transition
 
 
 class Networks(NamedTuple):
-    """pi_theta and V_phi."""
+    """pi_theta and V_phi, and ln T where the temperature is learnt."""
 
     policy: Policy
     value: StateValue
+    log_temperature: jax.Array | None = None
 
 
 class Targets(NamedTuple):
@@ -43,38 +44,63 @@ class ImplicitState(NamedTuple):
     optimizer: optax.OptState
 
 
+class Dials(NamedTuple):
+    """How strongly to regularise: the KL weight is alpha * temperature, the entropy weight the rest of it."""
+
+    temperature: jax.Array | float
+    alpha: jax.Array | float
+    clip: float | None
+
+
+def dials_of(online: Networks, config: ImplicitConfig) -> Dials:
+    """The config's, or, if the temperature is learnt, what it is now; no gradient flows into it."""
+    if online.log_temperature is None:
+        assert config.temperature != "auto"
+        return Dials(config.temperature, config.alpha, config.munchausen_clip)
+    temperature = jnp.exp(jax.lax.stop_gradient(online.log_temperature))
+    alpha = config.alpha
+    if config.kl is not None:
+        alpha = jnp.minimum(config.kl / temperature, 1.0)
+    elif config.entropy is not None:
+        alpha = jnp.maximum(1.0 - config.entropy / temperature, 0.0)
+    return Dials(temperature, alpha, config.munchausen_clip)
+
+
 def kl_bonus(
-    target_policy: Policy | None, observation: jax.Array, action: jax.Array, config: ImplicitConfig
+    target_policy: Policy | None, observation: jax.Array, action: jax.Array, dials: Dials
 ) -> jax.Array | float:
     """alpha T ln pi_target(a|s): [B]."""
     if target_policy is None:
         return 0.0
-    log_pi = target_policy(observation, config.temperature).log_prob(action)
-    return equations.munchausen_bonus(log_pi, config.alpha, config.temperature, config.munchausen_clip)
+    log_pi = target_policy(observation, dials.temperature).log_prob(action)
+    return equations.munchausen_bonus(log_pi, dials.alpha, dials.temperature, dials.clip)
 
 
-def path_terms(
-    policy: Policy, target_policy: Policy | None, steps: Steps[jax.Array], config: ImplicitConfig
-) -> jax.Array:
+def path_terms(policy: Policy, target_policy: Policy | None, steps: Steps[jax.Array], dials: Dials) -> jax.Array:
     """What n-step rewards lack of a consistent path: sum_{i >= 1} gamma^i (alpha T ln pi_target_i - T ln pi_i): [B]."""
     observation = steps.observation.reshape(-1, steps.observation.shape[-1])  # [B (n - 1), O]
     action = steps.action.reshape(-1, steps.action.shape[-1])
-    log_pi = policy(observation, config.temperature).log_prob(action)
-    terms = kl_bonus(target_policy, observation, action, config) - config.temperature * log_pi
+    log_pi = policy(observation, dials.temperature).log_prob(action)
+    terms = kl_bonus(target_policy, observation, action, dials) - dials.temperature * log_pi
     return jnp.sum(steps.weight * terms.reshape(steps.weight.shape), axis=1)
 
 
-def predict(online: Networks, batch: Transition[jax.Array], config: ImplicitConfig) -> tuple[jax.Array, Metrics]:
+def predict(online: Networks, batch: Transition[jax.Array], dials: Dials) -> tuple[jax.Array, Metrics]:
     """Eq. 1 at the batch's actions, [B], and what there is to say about it."""
-    distribution = online.policy(batch.observation, config.temperature)
+    distribution = online.policy(batch.observation, dials.temperature)
     value = online.value(batch.observation)
-    q = equations.implicit_q(distribution.log_prob(batch.action), value, config.temperature)
+    q = equations.implicit_q(distribution.log_prob(batch.action), value, dials.temperature)
     metrics = {
         "value": jnp.mean(value),
         "q": jnp.mean(q),
         "entropy_per_dimension": jnp.mean(distribution.entropy()),
     }
     return q, metrics
+
+
+def temperature_loss(log_temperature: jax.Array, entropy: jax.Array, entropy_target: float) -> jax.Array:
+    """ln T (entropy - target): T rises where the policy is less random than wanted, and falls where it is more."""
+    return log_temperature * jax.lax.stop_gradient(entropy - entropy_target)
 
 
 @dataclass(frozen=True)
@@ -100,6 +126,7 @@ class ImplicitAlgorithm(ABC):
         online: PyTree = Networks(
             policies.build(self.config, self.spec, policy_key),
             StateValue(self.spec.observation_size, self.config.hidden, value_key),
+            jnp.log(jnp.float32(self.config.initial_temperature)) if self.config.temperature == "auto" else None,
         )
         target = jax.tree.map(jnp.copy, self.targets(online))
         return ImplicitState(online, target, self._optimizer().init(online))
@@ -108,7 +135,7 @@ class ImplicitAlgorithm(ABC):
         self, state: ImplicitState, batch: Transition[jax.Array], key: jax.Array
     ) -> tuple[ImplicitState, Metrics]:
         """One step of Adam on the loss, then the Polyak step of the targets."""
-        gradient, metrics = jax.grad(self.loss, has_aux=True)(state.online, state.target, batch)
+        gradient, metrics = jax.grad(self._objective, has_aux=True)(state.online, state.target, batch)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         online = eqx.apply_updates(state.online, step)
         target = equations.polyak(state.target, self.targets(online), self.config.target_update)
@@ -119,25 +146,38 @@ class ImplicitAlgorithm(ABC):
 
     def sample(self, actor: Networks, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         policy = actor.policy
-        action = policy(observation, self.config.temperature).sample(key)
+        action = policy(observation, self._temperature(actor)).sample(key)
         return action.astype(policy.action_dtype), policy.decode(action)
 
     def deterministic(self, actor: Networks, observation: jax.Array) -> jax.Array:
         policy = actor.policy
-        return policy.deterministic(policy(observation, self.config.temperature))
+        return policy.deterministic(policy(observation, self._temperature(actor)))
 
     def value(self, actor: Networks, observation: jax.Array) -> jax.Array:
         return actor.value(observation)
 
     def log_prob(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
         policy = actor.policy
-        return policy(observation, self.config.temperature).log_prob(policy.encode(coordinates))
+        return policy(observation, self._temperature(actor)).log_prob(policy.encode(coordinates))
 
     def q_value(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
         """Eq. 1. With alpha > 0, Q - V is the soft advantage divided by (1 - alpha)."""
         return equations.implicit_q(
-            self.log_prob(actor, observation, coordinates), actor.value(observation), self.config.temperature
+            self.log_prob(actor, observation, coordinates), actor.value(observation), self._temperature(actor)
         )
+
+    def _objective(self, online: Networks, target: Targets, batch: Transition[jax.Array]) -> tuple[jax.Array, Metrics]:
+        """The loss, and beside it that of the temperature, which shares no parameter with it."""
+        error, metrics = self.loss(online, target, batch)
+        if online.log_temperature is None:
+            return error, metrics
+        goal = self.config.entropy_target
+        goal = online.policy.entropy_goal if goal is None else goal
+        apart = temperature_loss(online.log_temperature, metrics["entropy_per_dimension"], goal)
+        return error + apart, metrics | {"temperature": jnp.exp(online.log_temperature)}
+
+    def _temperature(self, actor: Networks) -> jax.Array | float:
+        return dials_of(actor, self.config).temperature
 
     def _optimizer(self) -> optax.GradientTransformation:
         return optax.adam(self.config.learning_rate)

@@ -6,7 +6,7 @@ import jax
 
 from implicitq import equations
 from implicitq.algorithms.base import Metrics
-from implicitq.algorithms.implicit import ImplicitAlgorithm, Networks, Targets, kl_bonus, path_terms, predict
+from implicitq.algorithms.implicit import ImplicitAlgorithm, Networks, Targets, dials_of, kl_bonus, path_terms, predict
 from implicitq.configs import ImplicitConfig
 from implicitq.types import Transition
 
@@ -19,13 +19,14 @@ def loss(
     With whole paths, all that follows the first step is in the target, so its policy is the target policy.
     """
     assert target.value is not None
-    bonus = kl_bonus(target.policy, batch.observation, batch.action, config)
+    dials = dials_of(online, config)
+    bonus = kl_bonus(target.policy, batch.observation, batch.action, dials)
     goal = equations.target(batch.reward, bonus, batch.discount, target.value(batch.next_observation))
     if batch.between is not None:
         assert target.policy is not None
-        goal = goal + path_terms(target.policy, target.policy, batch.between, config)
+        goal = goal + path_terms(target.policy, target.policy, batch.between, dials)
 
-    q, metrics = predict(online, batch, config)
+    q, metrics = predict(online, batch, dials)
     error = equations.squared_loss(q, jax.lax.stop_gradient(goal))
     return error, {"loss": error, **metrics}
 
@@ -36,4 +37,4 @@ class IQ(ImplicitAlgorithm):
 
     def targets(self, online: Networks) -> Targets:
         """With alpha = 0 the target policy drops out of Eq. 2 and is not kept."""
-        return Targets(online.policy if self.config.alpha > 0 or self.wants_path else None, online.value)
+        return Targets(online.policy if self.config.has_kl or self.wants_path else None, online.value)

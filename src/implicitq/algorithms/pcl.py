@@ -6,7 +6,7 @@ import jax
 
 from implicitq import equations
 from implicitq.algorithms.base import Metrics
-from implicitq.algorithms.implicit import ImplicitAlgorithm, Networks, Targets, kl_bonus, path_terms, predict
+from implicitq.algorithms.implicit import ImplicitAlgorithm, Networks, Targets, dials_of, kl_bonus, path_terms, predict
 from implicitq.configs import ImplicitConfig
 from implicitq.types import Transition
 
@@ -19,12 +19,13 @@ def loss(
     The value at s' is the online one and has a gradient too, and so has the online policy all along a path. Where
     s' is random this is biased: the squared residual also holds the variance of gamma V(s').
     """
-    bonus = kl_bonus(target.policy, batch.observation, batch.action, config)
+    dials = dials_of(online, config)
+    bonus = kl_bonus(target.policy, batch.observation, batch.action, dials)
     goal = equations.target(batch.reward, bonus, batch.discount, online.value(batch.next_observation))
     if batch.between is not None:
-        goal = goal + path_terms(online.policy, target.policy, batch.between, config)
+        goal = goal + path_terms(online.policy, target.policy, batch.between, dials)
 
-    q, metrics = predict(online, batch, config)
+    q, metrics = predict(online, batch, dials)
     error = equations.squared_loss(q, goal)
     return error, {"loss": error, **metrics}
 
@@ -35,4 +36,4 @@ class PCL(ImplicitAlgorithm):
 
     def targets(self, online: Networks) -> Targets:
         """No target value; with alpha = 0 (PCL) no target policy either."""
-        return Targets(online.policy if self.config.alpha > 0 else None, None)
+        return Targets(online.policy if self.config.has_kl else None, None)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from implicitq import configs
+from implicitq.checks import nearest
 from implicitq.configs import Config
 from implicitq.experiments.suites import Suite, action_kind
 from implicitq.types import InputError
@@ -113,7 +114,7 @@ STUDIES: dict[str, Study] = {
 
 def study_of(name: str) -> Study:
     if name not in STUDIES:
-        raise InputError(f"unknown study {name!r}{configs.nearest(name, STUDIES)}")
+        raise InputError(f"unknown study {name!r}{nearest(name, STUDIES)}")
     return STUDIES[name]
 
 
@@ -171,7 +172,7 @@ def _check_settings(suite: Suite) -> None:
     for task in suite.tasks:
         for name in suite.settings_on(task):
             if name not in known:
-                raise InputError(f"no algorithm has a hyperparameter {name!r}{configs.nearest(name, known)}")
+                raise InputError(f"no algorithm has a hyperparameter {name!r}{nearest(name, known)}")
 
 
 def _fields(config: type[Config]) -> set[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from implicitq import configs
+from implicitq.checks import nearest
 from implicitq.types import ActionKind, InputError
 
 Settings = Mapping[str, Any]
@@ -59,7 +60,7 @@ def suite_of(name: str) -> Suite:
     elif name.endswith(".toml"):
         suite = _read(Path(name))
     else:
-        raise InputError(f"unknown suite {name!r}{configs.nearest(name, SUITES)}, or the path of a .toml file")
+        raise InputError(f"unknown suite {name!r}{nearest(name, SUITES)}, or the path of a .toml file")
     return dataclasses.replace(suite, tasks=tuple(map(_with_version, suite.tasks)))
 
 
@@ -98,12 +99,12 @@ def _read(path: Path) -> Suite:
     known = ("name", "tasks", "algorithms", "settings", "task_settings")
     for key in data:
         if key not in known:
-            raise InputError(f"{path}: a suite has no {key!r}{configs.nearest(key, known)}")
+            raise InputError(f"{path}: a suite has no {key!r}{nearest(key, known)}")
     tasks = _texts(path, "tasks", data.get("tasks"))
     algorithms = None if "algorithms" not in data else _texts(path, "algorithms", data["algorithms"])
     for name in algorithms or ():
         if name not in configs.ALGORITHMS:
-            raise InputError(f"{path}: unknown algorithm {name!r}{configs.nearest(name, configs.ALGORITHMS)}")
+            raise InputError(f"{path}: unknown algorithm {name!r}{nearest(name, configs.ALGORITHMS)}")
     by_task = {task: _table(path, f"task_settings.{task}", t) for task, t in data.get("task_settings", {}).items()}
     for task in by_task:
         if task not in tasks:

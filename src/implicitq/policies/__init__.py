@@ -14,11 +14,12 @@ from implicitq.types import Spec
 
 def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> Policy:
     """The policy that the config names, untrained."""
+    scaled = config.softmax == "scaled"
     match config.policy:
         case "multicategorical":
-            return MulticategoricalPolicy(spec, config.hidden, config.bins, config.softmax == "scaled", key)
+            return MulticategoricalPolicy(spec, config.hidden, config.bins, scaled, key)
         case "gaussian":
-            return GaussianPolicy(spec, config.hidden, key)
+            return GaussianPolicy(spec, config.hidden, scaled, key)
 
 
 __all__ = [

@@ -33,6 +33,11 @@ class Policy(Protocol):
     def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Distribution: ...
 
     @property
+    def entropy_goal(self) -> float:
+        """Nats per action dimension that an adaptive temperature holds by default."""
+        ...
+
+    @property
     def action_dtype(self) -> np.dtype:
         """Type of stored actions in the replay."""
         ...

@@ -21,9 +21,9 @@ import numpy as np
 from implicitq.networks import MLP
 from implicitq.types import Spec
 
-# Below the least scale ln pi of a replayed action grows beyond use; above the greatest, nearly all of the
-# distribution is out of bounds and is clipped.
-_LEAST_SCALE, _GREATEST_SCALE = 1e-3, 2.0
+# Below the least scale ln pi of a replayed action grows beyond use. Above the greatest, a third of even a centred
+# normal is out of bounds, and what is learnt from clipped actions bends the quadratic ln pi away from its peak.
+_LEAST_SCALE, _GREATEST_SCALE = 1e-3, 1.0
 
 
 class Gaussian(eqx.Module):
@@ -46,17 +46,30 @@ class Gaussian(eqx.Module):
 
 
 class GaussianPolicy(eqx.Module):
-    """One network for mean and scale; the scale is kept between 0.001 and 2 by a sigmoid."""
+    """One network for mean and scale; the scale is kept between 0.001 and 1 by a sigmoid, and starts near 0.5."""
 
     network: MLP
+    scaled: bool = eqx.field(static=True)
 
-    def __init__(self, spec: Spec, hidden: Sequence[int], key: jax.Array) -> None:
+    def __init__(self, spec: Spec, hidden: Sequence[int], scaled: bool, key: jax.Array) -> None:
+        self.scaled = scaled
         self.network = MLP((spec.observation_size, *hidden, 2 * spec.action_dimensions), key)
 
     def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Gaussian:
-        """[B, O] -> pi(.|s). The temperature plays no part: a normal density has no logits to scale."""
+        """[B, O] -> pi(.|s). In the scaled form the scale is multiplied by the root of the temperature.
+
+        T ln pi is then (a - mean)^2 / (2 scale^2) but for a constant, in units of reward, as for scaled logits.
+        """
         mean, raw = jnp.split(self.network(observation), 2, axis=-1)
-        return Gaussian(mean, _LEAST_SCALE + (_GREATEST_SCALE - _LEAST_SCALE) * jax.nn.sigmoid(raw))
+        scale = _LEAST_SCALE + (_GREATEST_SCALE - _LEAST_SCALE) * jax.nn.sigmoid(raw)
+        if self.scaled:
+            scale = jnp.maximum(scale * jnp.sqrt(temperature), _LEAST_SCALE)
+        return Gaussian(mean, scale)
+
+    @property
+    def entropy_goal(self) -> float:
+        """-1 per dimension, as for SAC."""
+        return -1.0
 
     @property
     def action_dtype(self) -> np.dtype:

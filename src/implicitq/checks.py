@@ -1,0 +1,76 @@
+"""Checks of what a user gives, and sentences about what is wrong with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types as python_types
+import typing
+from typing import Any, Literal
+
+import numpy as np
+
+from implicitq.types import InputError
+
+
+def nearest(name: str, known: Any) -> str:
+    """The end of a sentence about an unknown name: a guess if there is a near one, and what is known."""
+    guess = difflib.get_close_matches(name, list(known), 1)
+    hint = f"; did you mean {guess[0]!r}?" if guess else ";"
+    return f"{hint} known: {', '.join(sorted(known))}"
+
+
+def check_types(config: Any) -> None:
+    """Refuse a field of the wrong type; whole floats such as 1e6 count as integers, NumPy's numbers as Python's."""
+    hints = typing.get_type_hints(type(config))
+    for field in dataclasses.fields(config):
+        value, expected = _plain(getattr(config, field.name)), hints[field.name]
+        if expected is int and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if expected == tuple[int, ...] and isinstance(value, list):
+            value = tuple(value)
+        object.__setattr__(config, field.name, value)
+        require(config, field.name, _fits(value, expected), _name_of(expected))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _fits(value: Any, expected: Any) -> bool:
+    origin = typing.get_origin(expected)
+    if origin is Literal:
+        return value in typing.get_args(expected)
+    if origin in (typing.Union, python_types.UnionType):
+        return any(_fits(value, option) for option in typing.get_args(expected))
+    if expected == tuple[int, ...]:
+        return isinstance(value, tuple) and all(_fits(item, int) for item in value)
+    if expected is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    if expected is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, expected)
+
+
+def _name_of(expected: Any) -> str:
+    if typing.get_origin(expected) is Literal:
+        return " or ".join(repr(option) for option in typing.get_args(expected))
+    if typing.get_origin(expected) in (typing.Union, python_types.UnionType):
+        return " or ".join(_name_of(option) for option in typing.get_args(expected))
+    names = {
+        int: "a whole number",
+        float: "a number",
+        bool: "True or False",
+        str: "a text",
+        type(None): "None",
+        tuple[int, ...]: "whole numbers",
+    }
+    return names.get(expected, str(expected))
+
+
+def require(config: Any, name: str, condition: bool, accepted: str) -> None:
+    if not condition:
+        raise InputError(f"{name} must be {accepted}, got {getattr(config, name)!r}")

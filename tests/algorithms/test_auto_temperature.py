@@ -1,0 +1,179 @@
+"""A temperature that holds the entropy of the policy, and KL and entropy weights set apart."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import implicitq
+from implicitq.algorithms.implicit import dials_of, temperature_loss
+from implicitq.algorithms.iq import IQ, loss
+from implicitq.configs import IQConfig, resolve
+from implicitq.types import InputError, Spec, Transition
+
+SPEC = Spec(observation_size=3, action_dimensions=2, categories=None)
+
+
+def config(**values) -> IQConfig:
+    made = resolve("iq", "Task-v0", **{"hidden": (8,), "bins": 3, **values})
+    assert isinstance(made, IQConfig)
+    return made
+
+
+def auto(**values) -> IQConfig:
+    return config(temperature="auto", softmax="scaled", **values)
+
+
+def batch(size=6) -> Transition:
+    generator = np.random.default_rng(0)
+    return Transition(
+        observation=generator.normal(size=(size, 3)).astype(np.float32),
+        action=generator.integers(3, size=(size, 2)).astype(np.uint8),
+        reward=generator.normal(size=size).astype(np.float32),
+        discount=np.full(size, 0.9, np.float32),
+        next_observation=generator.normal(size=(size, 3)).astype(np.float32),
+    )
+
+
+class Bandit(gym.Env):
+    """One step, paid by how near the action is to 0.3 in both dimensions."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        return np.ones(1, np.float32), {}
+
+    def step(self, action: Any):
+        return np.ones(1, np.float32), -5.0 * float(np.sum((action - 0.3) ** 2)), True, False, {}
+
+
+@pytest.mark.parametrize("policy", ["multicategorical", "gaussian"])
+@pytest.mark.parametrize("target", [None, 0.3])
+def test_the_temperature_moves_until_the_policy_has_the_wanted_entropy(policy, target):
+    agent = implicitq.make(
+        "miq",
+        Bandit,
+        temperature="auto",
+        softmax="scaled",
+        policy=policy,
+        entropy_target=target,
+        alpha=0.5,
+        hidden=(32,),
+        learning_rate=5e-3,
+        min_replay=100,
+        batch_size=64,
+        eval_every=10**6,
+    ).learn(4_000)
+    observation, actions = np.ones((2_000, 1), np.float32), agent.predict(np.ones((2_000, 1), np.float32))[0]
+    if policy == "gaussian":  # the environment gets clipped samples; judge the density by those inside
+        scale = actions[(np.abs(actions) < 1).all(axis=1)].std(axis=0)
+        entropy = float(np.mean(np.log(scale * np.sqrt(2 * np.pi * np.e))))
+    else:
+        entropy = -float(agent.log_prob(observation, actions).mean()) / 2
+    wanted = {"multicategorical": 0.3 * np.log(11), "gaussian": -1.0}[policy] if target is None else target
+    assert entropy == pytest.approx(wanted, abs=0.15)
+    agent.close()
+
+
+def test_the_temperature_rises_exactly_where_the_entropy_is_below_its_target():
+    slope = jax.grad(temperature_loss)(jnp.float32(-1.0), jnp.float32(0.5), 0.7)
+    np.testing.assert_allclose(slope, -0.2, rtol=1e-6)  # descent raises ln T
+    state = IQ(auto(entropy_target=100.0), SPEC).init(jax.random.key(0))
+    after, metrics = IQ(auto(entropy_target=100.0), SPEC).update(state, batch(), jax.random.key(1))
+    assert after.online.log_temperature > state.online.log_temperature
+    np.testing.assert_allclose(metrics["temperature"], 0.1, rtol=1e-6)  # where it started
+
+
+def test_the_loss_is_that_of_the_same_temperature_fixed_and_has_no_gradient_by_it():
+    learnt, fixed = auto(alpha=0.9, initial_temperature=0.3), config(alpha=0.9, temperature=0.3, softmax="scaled")
+    state = IQ(learnt, SPEC).init(jax.random.key(0))
+    plain = state.online._replace(log_temperature=None)
+    value, gradient = jax.value_and_grad(lambda p: loss(p, state.target, batch(), learnt)[0])(state.online)
+    np.testing.assert_allclose(value, loss(plain, state.target, batch(), fixed)[0], rtol=1e-6)
+    assert gradient.log_temperature == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "temperature", "alpha"),
+    [
+        ({"kl": 0.09, "entropy": 0.01}, 0.1, 0.9),
+        ({"kl": 0.0, "entropy": 0.02}, 0.02, 0.0),
+        ({"temperature": 0.1, "kl": 0.09}, 0.1, 0.9),
+        ({"temperature": 0.1, "entropy": 0.01}, 0.1, 0.9),
+    ],
+)
+def test_weights_set_apart_are_temperature_and_alpha_in_other_words(given, temperature, alpha):
+    made = config(**given)
+    assert made.temperature == pytest.approx(temperature)
+    assert made.alpha == pytest.approx(alpha)
+    assert made.has_kl == (alpha > 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "log_temperature", "alpha"),
+    [
+        ({"alpha": 0.9}, 2.0, 0.9),
+        ({"entropy": 0.5}, np.log(2.0), 0.75),  # the KL weight adapts
+        ({"entropy": 0.5}, np.log(0.25), 0.0),  # no more than all of the temperature
+        ({"kl": 0.5}, np.log(2.0), 0.25),  # the entropy weight adapts
+        ({"kl": 0.5}, np.log(0.25), 1.0),
+    ],
+)
+def test_with_auto_one_weight_can_stay_fixed_while_the_other_adapts(given, log_temperature, alpha):
+    made = auto(**given)
+    state = IQ(made, SPEC).init(jax.random.key(0))
+    assert state.target.policy is not None
+    dials = dials_of(state.online._replace(log_temperature=jnp.float32(log_temperature)), made)
+    np.testing.assert_allclose(dials.alpha, alpha, rtol=1e-6)
+    np.testing.assert_allclose(dials.temperature, np.exp(log_temperature), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"temperature": "auto"}, "softmax must be 'scaled' with temperature 'auto', got 'plain'"),
+        ({"temperature": "hot"}, "temperature must be a number or 'auto', got 'hot'"),
+        ({"temperature": 0.1, "kl": 0.2}, "kl must be at most the temperature, 0.1, got 0.2"),
+        ({"kl": -1.0}, "kl must be a number of at least 0, or None, got -1.0"),
+        ({"kl": 0.0, "entropy": 0.0}, "entropy must be positive if kl is 0, got 0.0"),
+        (
+            {"temperature": "auto", "softmax": "scaled", "kl": 0.1, "entropy": 0.1},
+            "kl must be None if entropy is set and temperature is 'auto': one of the two has to adapt, got 0.1",
+        ),
+        (
+            {"temperature": "auto", "softmax": "scaled", "initial_temperature": 0.0},
+            "initial_temperature must be a positive number, got 0.0",
+        ),
+    ],
+)
+def test_weights_that_make_no_sense_are_refused_with_a_sentence(given, sentence):
+    with pytest.raises(InputError, match=f"^{sentence}$"):
+        config(**given)
+
+
+def test_a_learnt_temperature_is_logged_saved_and_resumed(tmp_path):
+    settings = {"steps": 120, "hidden": (8,), "min_replay": 20, "batch_size": 8, "temperature": "auto"}
+    settings |= {"softmax": "scaled", "eval_every": 60, "eval_episodes": 1, "checkpoint_every": 60, "log_every": 20}
+    whole = implicitq.make("miq", "Pendulum-v1", **settings).learn(out=tmp_path / "whole")
+    implicitq.make("miq", "Pendulum-v1", **settings).learn(60, out=tmp_path / "parts").close()
+    parts = implicitq.resume(tmp_path / "parts").learn()
+    metrics = (tmp_path / "whole" / "metrics.csv").read_text()
+    assert metrics.splitlines()[0].split(",")[-2] == "temperature"
+    assert (tmp_path / "parts" / "metrics.csv").read_text() == metrics
+    for name in ("policy.safetensors", "evaluations.csv"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    observation = np.ones((2, 3), np.float32)
+    loaded = implicitq.load(tmp_path / "whole")
+    np.testing.assert_array_equal(
+        loaded.q_value(observation, np.zeros((2, 1))), whole.q_value(observation, np.zeros((2, 1)))
+    )
+    whole.close()
+    parts.close()

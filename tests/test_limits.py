@@ -1,0 +1,117 @@
+"""Every limit of Sec. 3.3 and Sec. 5 in numbers, against the networks and losses that train."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from implicitq import configs, equations, limits
+from implicitq.algorithms import IQ, dqn, iq
+from implicitq.policies import Multicategorical
+from implicitq.types import Spec, Transition
+
+DISCRETE = Spec(observation_size=3, action_dimensions=1, categories=(4,))
+BOX = Spec(observation_size=3, action_dimensions=2, categories=None)
+F = jnp.array([[0.5, -1.0, 0.2, 0.45], [3.0, 3.0, -2.0, 0.0]])
+V = jnp.array([1.0, -0.5])
+
+
+def implicit_q(temperature):
+    """T ln softmax(F / T) + V of all actions."""
+    log_pi = jnp.stack(
+        [Multicategorical(F[:, None] / temperature).log_prob(jnp.full((2, 1), a)) for a in range(4)], axis=1
+    )
+    return equations.implicit_q(log_pi, V[:, None], temperature)
+
+
+def test_the_scaled_softmax_makes_a_soft_dueling_network():
+    np.testing.assert_allclose(implicit_q(0.3), limits.soft_dueling(F, V, 0.3), rtol=1e-5)
+
+
+def test_dueling_is_the_limit_of_a_cold_policy():
+    gaps = [float(jnp.abs(implicit_q(t) - limits.dueling(F, V)).max()) for t in (1.0, 0.1, 0.01, 0.001)]
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] == pytest.approx(0.001 * np.log(2), rel=0.01)  # T ln(number of best actions), two in the second row
+    assert float(limits.dueling(F, V).max()) == float(V.max())
+
+
+def test_the_mean_variant_is_the_limit_of_a_hot_policy():
+    def gap(t):  # the soft maximum carries T ln N; V makes up for it
+        return float(jnp.abs(limits.soft_dueling(F, V + t * np.log(4), t) - limits.dueling_mean(F, V)).max())
+
+    gaps = [gap(t) for t in (1.0, 10.0, 100.0)]  # shrinks as the variance of F over 2 T
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] < 0.03
+
+
+def batch(size, actions):
+    generator = np.random.default_rng(0)
+    return Transition(
+        observation=generator.normal(size=(size, 3)).astype(np.float32),
+        action=actions(generator),
+        reward=generator.normal(size=size).astype(np.float32),
+        discount=np.full(size, 0.9, np.float32),
+        next_observation=generator.normal(size=(size, 3)).astype(np.float32),
+    )
+
+
+def scaled(algorithm, temperature, spec):
+    settings = {"hidden": (8,), "temperature": temperature, "softmax": "scaled"}
+    built = IQ(configs.resolve(algorithm, "some-task", **settings), spec)
+    return built, built.init(jax.random.key(0)).online, built.init(jax.random.key(1)).target
+
+
+def test_advantage_learning_is_the_limit_of_the_loss_with_alpha():
+    data = batch(32, lambda g: g.integers(0, 4, (32, 1)).astype(np.int32))
+    built, online, target = scaled("miq", 1e-4, DISCRETE)
+
+    def q_of(networks, observation):
+        return limits.dueling(networks.policy.network(observation), networks.value(observation))
+
+    q, target_q, next_q = (
+        q_of(online, data.observation),
+        q_of(target, data.observation),
+        q_of(target, data.next_observation),
+    )
+    goal = limits.advantage_learning_target(data.reward, data.discount, target_q, data.action, next_q, 0.9)
+    chosen = jnp.take_along_axis(q, data.action, axis=1)[:, 0]
+    found, _ = iq.loss(online, target, data, built.config)
+    assert found == pytest.approx(float(jnp.mean(jnp.square(goal - chosen))), rel=1e-3)
+
+    preset = configs.resolve("dqn", "some-task", alpha=0.9)  # the same target with an explicit Q-network
+    assert dqn.munchausen_loss(q, target_q, next_q, data, preset) == pytest.approx(float(found), rel=1e-3)
+
+
+def test_action_branching_is_the_limit_of_a_cold_multicategorical_policy():
+    data = batch(32, lambda g: g.integers(0, 11, (32, 2)).astype(np.int32))
+    built, online, _ = scaled("iq", 1e-4, BOX)
+    branches = online.policy.network(data.observation).reshape(32, 2, 11)
+    expected = limits.action_branching(branches, online.value(data.observation), data.action)
+    log_pi = online.policy(data.observation, 1e-4).log_prob(data.action)
+    found = equations.implicit_q(log_pi, online.value(data.observation), built.config.temperature)
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+
+
+@pytest.mark.parametrize("temperature", [0.01, 1.0])
+def test_a_gaussian_policy_makes_the_quadratic_advantage_of_naf(temperature):
+    built = IQ(configs.resolve("iq-gaussian", "some-task", hidden=(8,), temperature=temperature), BOX)
+    actor = built.init(jax.random.key(0)).online
+    data = batch(16, lambda g: g.normal(size=(16, 2)).astype(np.float32))
+    normal = actor.policy(data.observation, temperature)
+    naf = limits.normalized_advantage(normal.mean, normal.scale, actor.value(data.observation), temperature)
+    np.testing.assert_allclose(
+        built.q_value(actor, data.observation, data.action), naf.q_value(data.action), rtol=1e-4, atol=1e-4
+    )
+
+    def q_of_one(action):
+        return built.q_value(actor, data.observation[:1], action[None])[0]
+
+    np.testing.assert_allclose(jax.grad(q_of_one)(normal.mean[0]), 0, atol=1e-5)
+    np.testing.assert_allclose(jax.hessian(q_of_one)(normal.mean[0]), -jnp.diag(naf.precision[0]), rtol=1e-4, atol=1e-5)
+
+
+def test_the_soft_maximum_has_the_maximum_as_its_end():
+    assert float(equations.soft_maximum(F[0], 0.0)) == 0.5
+    np.testing.assert_allclose(equations.soft_maximum(F, 1e-6), jnp.max(F, axis=1), atol=1e-5)
+    assert eqx.filter_jit(equations.soft_maximum)(F, 1.0)[0] == pytest.approx(float(np.log(np.exp(F[0]).sum())))

@@ -1,0 +1,311 @@
+"""The central promise: a run that was stopped, however and however often, ends as the run that never was."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import implicitq
+from implicitq import InputError, cli, files
+from implicitq.runs import read_config
+from implicitq.train import Trainer
+
+HARD = {"num_envs": 3, "n_step": 3, "normalize_observations": True, "replay_size": 90, "steps": 150}
+
+
+class Crash(BaseException):
+    """Stands for the sudden death of the process: nothing may catch it."""
+
+
+def crash_in_collecting(monkeypatch, calls: int) -> None:
+    original = Trainer._collect
+
+    def collect(self: Trainer) -> None:
+        nonlocal calls
+        calls -= 1
+        if calls < 0:
+            raise Crash
+        original(self)
+
+    monkeypatch.setattr(Trainer, "_collect", collect)
+
+
+def crash_in_writing(monkeypatch, calls: int) -> None:
+    """Between writing a file and giving it its name, or before a file is deleted."""
+    rename, unlink = os.replace, Path.unlink
+
+    def count() -> None:
+        nonlocal calls
+        calls -= 1
+        if calls < 0:
+            raise Crash
+
+    def counted_rename(source: Any, target: Any) -> None:
+        count()
+        rename(source, target)
+
+    def counted_unlink(self: Path, missing_ok: bool = False) -> None:
+        count()
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(files.os, "replace", counted_rename)
+    monkeypatch.setattr(Path, "unlink", counted_unlink)
+
+
+def train_with_crashes(directory: Path, values: dict[str, Any], crashes: list[tuple[Any, int]], monkeypatch) -> int:
+    """Train to the end, dying on the way as told; gives the number of deaths."""
+    deaths = 0
+    for crash, calls in crashes:
+        started = (directory / "config.json").exists()
+        agent = implicitq.resume(directory) if started else implicitq.make("miq", "toys:Toy-v0", **values)
+        with monkeypatch.context() as patch:
+            crash(patch, calls)
+            try:
+                agent.learn(out=None if started else directory)
+            except Crash:
+                deaths += 1
+        agent.close()
+    agent = implicitq.resume(directory)
+    agent.learn()
+    agent.close()
+    return deaths
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory):
+    """Finished runs that were never interrupted, by their settings."""
+    from conftest import SMALL
+
+    made: dict[str, Path] = {}
+
+    def reference(values: dict[str, Any]) -> Path:
+        key = json.dumps(values, sort_keys=True)
+        if key not in made:
+            made[key] = tmp_path_factory.mktemp("reference") / "run"
+            agent = implicitq.make("miq", "toys:Toy-v0", **{**SMALL, **values}).learn(out=made[key])
+            agent.close()
+        return made[key]
+
+    return reference
+
+
+@pytest.mark.parametrize("values", [{}, HARD], ids=["plain", "hard"])
+def test_a_run_that_died_several_times_ends_byte_for_byte_like_one_that_never_did(
+    values, references, small, tmp_path, monkeypatch, files_of
+):
+    generator = np.random.default_rng(len(values))
+    crashes = [(crash_in_collecting, int(generator.integers(5, 12)))]  # before the first checkpoint
+    for _ in range(3):
+        crashes.append((crash_in_writing, int(generator.integers(0, 12))))
+        crashes.append((crash_in_collecting, int(generator.integers(1, 25)) // values.get("num_envs", 1)))
+    deaths = train_with_crashes(tmp_path / "run", {**small, **values}, crashes, monkeypatch)
+    assert deaths >= 5
+    expected = files_of(references(values))
+    found = files_of(tmp_path / "run")
+    assert {"metrics.csv", "evaluations.csv", "evaluations.npz", "policy.safetensors"} <= set(expected)
+    assert sorted(found) == sorted(expected)
+    assert [name for name in expected if found[name] != expected[name]] == []
+
+
+def test_a_death_at_any_moment_of_the_last_checkpoint_is_made_good(references, small, tmp_path, monkeypatch, files_of):
+    expected = files_of(references({}))
+    start = tmp_path / "start"
+    agent = implicitq.make("miq", "toys:Toy-v0", **small)
+    with monkeypatch.context() as patch:
+        crash_in_collecting(patch, 119)
+        with pytest.raises(Crash):
+            agent.learn(out=start)
+    agent.close()
+    # In order: evaluations.npz, rows of the replay, arrays, manifest, two deletions, policy.
+    for moment in (1, 3, 5, 6):
+        directory = Path(shutil.copytree(start, tmp_path / str(moment)))
+        agent = implicitq.resume(directory)
+        with monkeypatch.context() as patch:
+            crash_in_writing(patch, moment)
+            with pytest.raises(Crash):
+                agent.learn()
+        agent.close()
+        agent = implicitq.resume(directory)
+        agent.learn()
+        agent.close()
+        found = files_of(directory)
+        assert [name for name in expected | found if found.get(name) != expected.get(name)] == [], moment
+
+
+def test_the_replay_of_hard_settings_has_wrapped(references):
+    manifest = json.loads((references(HARD) / "checkpoints" / "000000150.json").read_text())
+    assert min(manifest["trainer"]["replay"]["written"]) > HARD["replay_size"] // HARD["num_envs"]
+
+
+def test_a_death_before_the_first_checkpoint_starts_again_at_step_0(small, tmp_path, monkeypatch):
+    agent = implicitq.make("miq", "toys:Toy-v0", **small)
+    with monkeypatch.context() as patch:
+        crash_in_collecting(patch, 35)
+        with pytest.raises(Crash):
+            agent.learn(out=tmp_path / "run")
+    agent.close()
+    assert len((tmp_path / "run" / "metrics.csv").read_text().splitlines()) == 2
+    agent = implicitq.resume(tmp_path / "run")
+    assert agent.step == 0
+    assert len((tmp_path / "run" / "metrics.csv").read_text().splitlines()) == 1, "only the header"
+    agent.close()
+
+
+def spawn(arguments: list[str], prelude: str = "") -> subprocess.Popen[str]:
+    code = f"import sys; {prelude}\nfrom implicitq.cli import main\nif __name__ == '__main__': main()"
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_step(process: subprocess.Popen[str], metrics: Path, step: int) -> None:
+    """Until the run has logged `step`, or ended."""
+    while process.poll() is None:
+        rows = metrics.read_text().splitlines()[1:] if metrics.exists() else []
+        if rows and int(rows[-1].split(",")[0]) >= step:
+            return
+        time.sleep(0.01)
+
+
+def test_a_process_killed_twice_ends_byte_for_byte_like_one_that_was_not(references, small_flags, tmp_path, files_of):
+    values = {"steps": 1_500, "eval_every": 500, "checkpoint_every": 150, "log_every": 50}
+    flags = [*small_flags]
+    for name, value in values.items():
+        flags[flags.index(f"--{name.replace('_', '-')}") + 1] = str(value)
+    directory = tmp_path / "run"
+    commands = [["train", "miq", "--env", "toys:Toy-v0", *flags, "--out", str(directory)], ["resume", str(directory)]]
+    for command, step in zip(commands, (400, 800), strict=True):
+        process = spawn(command)
+        wait_for_step(process, directory / "metrics.csv", step)
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    assert cli.run(["resume", str(directory)]) == 0
+    found = files_of(directory)
+    found.pop("curve.png")
+    expected = files_of(references(values))
+    assert sorted(found) == sorted(expected)
+    assert [name for name in expected if found[name] != expected[name]] == []
+
+
+def same_training(one: Path, other: Path, step: int) -> None:
+    """A checkpoint at another moment cuts the replay into other segments; all else is the same."""
+    for name in ("metrics.csv", "evaluations.csv", "evaluations.npz", f"checkpoints/{step:09d}.safetensors"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    manifests = [json.loads((run / "checkpoints" / f"{step:09d}.json").read_text()) for run in (one, other)]
+    assert manifests[0]["trainer"] == manifests[1]["trainer"]
+    assert manifests[0]["logs"] == manifests[1]["logs"]
+
+
+def test_ctrl_c_in_a_terminal_with_worker_processes_loses_nothing(references, small_flags, tmp_path):
+    """A terminal sends the signal to the whole group: to the workers too."""
+    values = {"num_envs": 2, "steps": 1_600, "log_every": 50, "eval_every": 400, "checkpoint_every": 400}
+    flags = [*small_flags, "--num-envs", "2"]
+    for name, value in values.items():
+        flags[flags.index(f"--{name.replace('_', '-')}") + 1] = str(value)
+    directory = tmp_path / "run"
+    command = ["train", "miq", "--env", "toys:Toy-v0", "--vectorization", "async", *flags, "--out", str(directory)]
+    process = spawn(command)
+    wait_for_step(process, directory / "metrics.csv", 450)
+    os.killpg(process.pid, signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert "nothing is lost. Go on with: implicitq resume" in output
+    step = max(int(path.stem) for path in (directory / "checkpoints").glob("*.json"))
+    assert 450 <= step < 1_600
+    assert f"stopped at step {step:,}" in output
+    agent = implicitq.resume(directory)
+    assert agent.step == step
+    agent.learn()
+    agent.close()
+    same_training(directory, references(values), 1_600)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_a_checkpoint_and_says_how_to_go_on(
+    number, code, references, small_flags, tmp_path, monkeypatch, capsys
+):
+    directory = tmp_path / "run"
+    original, calls = Trainer._collect, 0
+
+    def collect(self: Trainer) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 53:
+            os.kill(os.getpid(), number)
+        original(self)
+
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_collect", collect)
+        command = ["train", "miq", "--env", "toys:Toy-v0", *small_flags, "--out", str(directory)]
+        assert cli.run(command) == code
+    assert f"stopped at step 53; nothing is lost. Go on with: implicitq resume {directory}" in capsys.readouterr().out
+    assert signal.getsignal(number) is before
+    assert cli.run(["resume", str(directory)]) == 0
+    assert "resuming" in capsys.readouterr().out
+    same_training(directory, references({}), 120)
+
+
+def test_an_environment_that_is_not_deterministic_goes_on_with_a_warning(small, tmp_path):
+    agent = implicitq.make("miq", "toys:Unseeded-v0", **{**small, "num_envs": 2}).learn(47, out=tmp_path / "run")
+    agent.close()
+    with pytest.warns(UserWarning, match=r"not fixed by reset\(seed\). The run goes on with new episodes"):
+        agent = implicitq.resume(tmp_path / "run")
+    assert agent.learn().step == 120
+    agent.close()
+    steps = [int(line.split(",")[0]) for line in (tmp_path / "run" / "metrics.csv").read_text().splitlines()[1:]]
+    assert steps == [20, 40, 48, 60, 80, 100, 120]
+
+
+def test_other_conditions_are_refused_unless_inexact_is_accepted(small, tmp_path):
+    agent = implicitq.make("miq", "toys:Toy-v0", **small).learn(40, out=tmp_path / "run")
+    agent.close()
+    path = tmp_path / "run" / "versions.json"
+    then = json.loads(path.read_text())
+    path.write_text(json.dumps({**then, "threads": 96}))
+    with pytest.raises(InputError, match=rf"other conditions \(threads 96 -> {then['threads']}\).*--inexact"):
+        implicitq.resume(tmp_path / "run")
+    agent = implicitq.resume(tmp_path / "run", inexact=True)
+    assert agent.step == 40
+    agent.close()
+
+
+def test_environment_objects_have_to_be_given_again(small, tmp_path):
+    import toys
+
+    agent = implicitq.make("miq", toys.Toy(), **small).learn(40, out=tmp_path / "run")
+    agent.close()
+    with pytest.raises(InputError, match=r"trained on an environment object; give it as resume\(directory, env=...\)"):
+        implicitq.resume(tmp_path / "run")
+    agent = implicitq.resume(tmp_path / "run", env=toys.Toy())
+    assert agent.learn().step == 120
+    agent.close()
+
+
+def test_a_run_can_go_on_beyond_its_planned_end(references, small, tmp_path):
+    agent = implicitq.make("miq", "toys:Toy-v0", **{**small, "steps": 80}).learn(out=tmp_path / "run")
+    agent.close()
+    agent = implicitq.resume(tmp_path / "run")
+    agent.extend(120)
+    agent.learn()
+    agent.close()
+    assert read_config(tmp_path / "run").steps == 120
+    same_training(tmp_path / "run", references({}), 120)
