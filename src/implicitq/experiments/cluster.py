@@ -112,7 +112,10 @@ def _follow(shared: Path, tasks: dict[Any, PlannedRun], failures: list[Failure],
             if reason is None and sweep.is_finished(shared, run):
                 live.finished(run, progress_of(shared / run.folder))
                 continue
-            reason = reason or f"its folder is not at {shared} here; --out must be on a path that all machines share"
+            reason = reason or (
+                f"it ended well, but {shared / run.folder} does not show that here; --out must be on a path that all "
+                "machines share, and all must have the same version of implicitq"
+            )
             failures.append(Failure(run, reason))
             live.failed(run, reason, again=False)
         begun = [run for run in tasks.values() if (shared / run.folder / "config.json").exists()]
