@@ -19,6 +19,7 @@ LAYERS = [
     {"types"},
     {"checks"},
     {"configs"},
+    {"arguments"},
     {"equations", "networks", "spaces", "normalization", "files"},
     {"policies"},
     {"algorithms"},

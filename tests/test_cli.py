@@ -65,10 +65,10 @@ def test_training_shows_the_preset_the_result_and_what_to_do_next(small_flags, t
 
 
 def test_miq_is_the_default_and_the_algorithm_can_stand_anywhere():
-    assert cli._algorithm([]) == ("miq", [])
-    assert cli._algorithm(["--env", "CartPole-v1"]) == ("miq", ["--env", "CartPole-v1"])
-    assert cli._algorithm(["iq", "--steps", "5"]) == ("iq", ["--steps", "5"])
-    assert cli._algorithm(["--hidden", "64", "64", "iq"]) == ("iq", ["--hidden", "64", "64"])
+    assert arguments._algorithm([]) == ("miq", [])
+    assert arguments._algorithm(["--env", "CartPole-v1"]) == ("miq", ["--env", "CartPole-v1"])
+    assert arguments._algorithm(["iq", "--steps", "5"]) == ("iq", ["--steps", "5"])
+    assert arguments._algorithm(["--hidden", "64", "64", "iq"]) == ("iq", ["--hidden", "64", "64"])
 
 
 def test_a_fresh_folder_is_taken_each_time(tmp_path, monkeypatch):

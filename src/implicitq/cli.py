@@ -2,78 +2,32 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar
 
 import tyro
 from rich.console import Console
 from rich.table import Table
 
 from implicitq import __version__, configs
+from implicitq.arguments import (
+    BenchCommand,
+    EvaluateCommand,
+    ExportCommand,
+    ResumeCommand,
+    TrainCommand,
+    VideoCommand,
+    parse,
+    parse_with_config,
+)
 from implicitq.checks import nearest
 from implicitq.types import Evaluation, InputError
 
-C = TypeVar("C", bound=configs.Config)
 _console = Console(highlight=False, soft_wrap=True, markup=False)  # brackets in paths are brackets
-
-
-@dataclass(frozen=True)
-class TrainCommand(Generic[C]):
-    config: Annotated[C, tyro.conf.OmitArgPrefixes]
-    out: Path | None = None  # Folder of the run; by default a fresh one below runs/.
-
-
-@dataclass(frozen=True)
-class ResumeCommand:
-    """Go on with a run that was stopped, exactly as if it had not been."""
-
-    directory: tyro.conf.Positional[Path]  # Run folder.
-    steps: int | None = None  # New total number of steps, to go beyond the planned end.
-    inexact: bool = False  # Accept other versions, processor or number of threads than the run began with.
-
-
-@dataclass(frozen=True)
-class EvaluateCommand:
-    """Play whole episodes with the deterministic policy of a run folder or a policy file."""
-
-    directory: tyro.conf.Positional[Path]  # Run folder or policy file.
-    episodes: int = 10  # Episodes to play.
-    seed: int | None = None  # Seed of the episodes; by default that of the run.
-    json: bool = False  # Print JSON instead of a table.
-
-
-@dataclass(frozen=True)
-class VideoCommand:
-    """Film the deterministic policy of a run folder or a policy file."""
-
-    directory: tyro.conf.Positional[Path]  # Run folder or policy file.
-    out: Path | None = None  # .gif or .mp4 file; by default video.gif in (or beside) it.
-    episodes: int = 1  # Episodes to film.
-    seed: int | None = None  # Seed of the episodes; by default that of the run.
-
-
-@dataclass(frozen=True)
-class ExportCommand:
-    """Write the deterministic policy of a run folder or a policy file as an ONNX model."""
-
-    directory: tyro.conf.Positional[Path]  # Run folder or policy file.
-    out: Path | None = None  # By default policy.onnx in (or beside) it.
-
-
-@dataclass(frozen=True)
-class BenchCommand(Generic[C]):
-    config: Annotated[C, tyro.conf.OmitArgPrefixes]
-    repeats: int = 5  # The best repeat counts.
-    steps_per_repeat: int = 1_000  # Environment steps, and bare updates, of each repeat.
-    json: bool = False  # Print JSON instead of a table.
 
 
 def main() -> None:
@@ -103,7 +57,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def train(arguments: list[str]) -> int:
-    parsed = _parse_with_config(TrainCommand, "train", "Train", "Pendulum-v1", arguments)
+    parsed = parse_with_config(TrainCommand, "train", "Train", "Pendulum-v1", arguments)
     config = parsed.config
 
     from implicitq.agent import make
@@ -117,7 +71,7 @@ def train(arguments: list[str]) -> int:
 
 
 def resume(arguments: list[str]) -> int:
-    parsed = _parse(ResumeCommand, prog="implicitq resume", args=arguments)
+    parsed = parse(ResumeCommand, prog="implicitq resume", args=arguments)
 
     from implicitq.agent import resume as resume_run
 
@@ -134,7 +88,7 @@ def resume(arguments: list[str]) -> int:
 
 
 def evaluate(arguments: list[str]) -> int:
-    parsed = _parse(EvaluateCommand, prog="implicitq evaluate", args=arguments)
+    parsed = parse(EvaluateCommand, prog="implicitq evaluate", args=arguments)
 
     from implicitq.agent import load
 
@@ -167,7 +121,7 @@ def evaluate(arguments: list[str]) -> int:
 
 
 def video(arguments: list[str]) -> int:
-    parsed = _parse(VideoCommand, prog="implicitq video", args=arguments)
+    parsed = parse(VideoCommand, prog="implicitq video", args=arguments)
 
     from implicitq.agent import load
     from implicitq.video import record
@@ -179,7 +133,7 @@ def video(arguments: list[str]) -> int:
 
 
 def export(arguments: list[str]) -> int:
-    parsed = _parse(ExportCommand, prog="implicitq export", args=arguments)
+    parsed = parse(ExportCommand, prog="implicitq export", args=arguments)
 
     from implicitq.agent import load
     from implicitq.export import export_onnx
@@ -191,7 +145,7 @@ def export(arguments: list[str]) -> int:
 
 
 def bench(arguments: list[str]) -> int:
-    parsed = _parse_with_config(BenchCommand, "bench", "Measure the speed of", "HalfCheetah-v5", arguments)
+    parsed = parse_with_config(BenchCommand, "bench", "Measure the speed of", "HalfCheetah-v5", arguments)
 
     from implicitq.bench import measure
 
@@ -309,57 +263,8 @@ def _result_table(evaluations: list[Evaluation], most: int = 12) -> Table:
     return table
 
 
-def _parse(kind: Any, **arguments: Any) -> Any:
-    """Parse flags; what a config refuses comes out as its own sentence instead of the parser's box."""
-    unseen = io.StringIO()
-    try:
-        with redirect_stdout(unseen), redirect_stderr(unseen):
-            return tyro.cli(kind, **arguments)
-    except SystemExit as leaving:
-        error: BaseException | None = leaving
-        while error is not None:
-            if isinstance(error, InputError):
-                raise InputError(str(error)) from None
-            error = error.__cause__ or error.__context__
-    return tyro.cli(kind, **arguments)  # once more, for the parser's own words
-
-
-def _parse_with_config(command: Any, name: str, verb: str, env: str, arguments: list[str]) -> Any:
-    """Parse a command that takes every hyperparameter: its defaults are those of the algorithm on the task."""
-    algorithm, rest = _algorithm(arguments)
-    preset = "none" if _peek(rest, "--preset") == "none" else "paper"
-    default = configs.resolve(algorithm, _peek(rest, "--env") or env, preset)
-    entry = configs.ALGORITHMS[algorithm]
-    return _parse(
-        command[type(default)],
-        prog=f"implicitq {name} {algorithm}",
-        description=f"{verb} {algorithm}: {entry.summary}. Other algorithms: {', '.join(configs.ALGORITHMS)}.",
-        default=command(default),
-        args=rest,
-    )
-
-
 def _beside(source: Path, name: str) -> Path:
     return (source if source.is_dir() else source.parent) / name
-
-
-def _algorithm(arguments: list[str]) -> tuple[str, list[str]]:
-    """The optional name of the algorithm, wherever it stands, and the remaining arguments."""
-    for number, word in enumerate(arguments):
-        follows_flag = number > 0 and arguments[number - 1].startswith("-")
-        if not word.startswith("-") and not follows_flag and (number == 0 or word in configs.ALGORITHMS):
-            return word, [*arguments[:number], *arguments[number + 1 :]]
-    return "miq", arguments
-
-
-def _peek(arguments: list[str], flag: str) -> str | None:
-    """The value of a flag, needed before parsing because the defaults depend on it."""
-    for number, word in enumerate(arguments):
-        if word == flag and number + 1 < len(arguments):
-            return arguments[number + 1]
-        if word.startswith(f"{flag}="):
-            return word.removeprefix(f"{flag}=")
-    return None
 
 
 def _fresh_folder(config: configs.Config) -> Path:
