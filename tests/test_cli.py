@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from implicitq import __version__, cli
+from implicitq import __version__, arguments, cli
 
 
 def run(*arguments: object) -> int:
