@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import pytest
 
+from toys import SMALL
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Many tests compile the same tiny functions: keep them for the session.
@@ -17,19 +19,6 @@ _compiled = tempfile.TemporaryDirectory(prefix="implicitq-tests-")
 jax.config.update("jax_compilation_cache_dir", _compiled.name)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
-
-SMALL = {
-    "steps": 120,
-    "hidden": (8,),
-    "min_replay": 20,
-    "batch_size": 8,
-    "replay_size": 1_000,
-    "bins": 3,
-    "eval_every": 40,
-    "eval_episodes": 2,
-    "checkpoint_every": 40,
-    "log_every": 20,
-}
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from implicitq.runs import RunFolder
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
     """A run of 120 steps with checkpoints every 40; the last two are kept."""
-    from conftest import SMALL
+    from toys import SMALL
 
     directory = tmp_path_factory.mktemp("checkpoints") / "run"
     agent = implicitq.make("miq", "toys:Toy-v0", **SMALL).learn(out=directory)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from implicitq import __version__, arguments, cli
+from implicitq import __version__, cli
+from implicitq.arguments import _algorithm
 
 
 def run(*arguments: object) -> int:
@@ -38,7 +39,7 @@ def refused(capfd):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    from conftest import SMALL
+    from toys import SMALL
 
     directory = tmp_path_factory.mktemp("cli") / "run"
     flags = [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.items() if k != "hidden"]
@@ -65,10 +66,10 @@ def test_training_shows_the_preset_the_result_and_what_to_do_next(small_flags, t
 
 
 def test_miq_is_the_default_and_the_algorithm_can_stand_anywhere():
-    assert arguments._algorithm([]) == ("miq", [])
-    assert arguments._algorithm(["--env", "CartPole-v1"]) == ("miq", ["--env", "CartPole-v1"])
-    assert arguments._algorithm(["iq", "--steps", "5"]) == ("iq", ["--steps", "5"])
-    assert arguments._algorithm(["--hidden", "64", "64", "iq"]) == ("iq", ["--hidden", "64", "64"])
+    assert _algorithm([]) == ("miq", [])
+    assert _algorithm(["--env", "CartPole-v1"]) == ("miq", ["--env", "CartPole-v1"])
+    assert _algorithm(["iq", "--steps", "5"]) == ("iq", ["--steps", "5"])
+    assert _algorithm(["--hidden", "64", "64", "iq"]) == ("iq", ["--hidden", "64", "64"])
 
 
 def test_a_fresh_folder_is_taken_each_time(tmp_path, monkeypatch):

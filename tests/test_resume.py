@@ -84,7 +84,7 @@ def train_with_crashes(directory: Path, values: dict[str, Any], crashes: list[tu
 @pytest.fixture(scope="module")
 def references(tmp_path_factory):
     """Finished runs that were never interrupted, by their settings."""
-    from conftest import SMALL
+    from toys import SMALL
 
     made: dict[str, Path] = {}
 

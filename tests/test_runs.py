@@ -16,7 +16,7 @@ from implicitq.runs import RunFolder, read_config, read_evaluations, versions
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:
-    from conftest import SMALL
+    from toys import SMALL
 
     directory = tmp_path_factory.mktemp("runs") / "deep" / "run"
     agent = implicitq.make("miq", "toys:Toy-v0", **SMALL, seed=5).learn(out=directory)

@@ -9,6 +9,20 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+SMALL = {
+    "steps": 120,
+    "hidden": (8,),
+    "min_replay": 20,
+    "batch_size": 8,
+    "replay_size": 1_000,
+    "bins": 3,
+    "eval_every": 40,
+    "eval_episodes": 2,
+    "checkpoint_every": 40,
+    "log_every": 20,
+}
+"""Hyperparameters of a run that takes about a second."""
+
 
 class Toy(gym.Env):
     """A noisy walk fixed by reset(seed): ends at random, or by its time limit of 12 steps. Strict about being reset."""
