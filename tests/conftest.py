@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Many tests compile the same tiny functions: keep them for the session.
 _compiled = tempfile.TemporaryDirectory(prefix="implicitq-tests-")
+atexit.register(_compiled.cleanup)
 jax.config.update("jax_compilation_cache_dir", _compiled.name)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
