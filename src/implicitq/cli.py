@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 import warnings
@@ -50,6 +52,9 @@ def run(arguments: Sequence[str]) -> int:
         return COMMANDS[command][0](rest)
     except InputError as error:
         return _fail(str(error))
+    except BrokenPipeError:  # whoever read the output has seen enough, as with: implicitq --help | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit would complain again
+        return 128 + signal.SIGPIPE
     except OSError as error:  # of the disk: no room, no right, a file where a folder should be
         return _fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
     except KeyboardInterrupt:
