@@ -30,7 +30,8 @@ class Config:
     learning_rate: float = 3e-4  # Of Adam.
     batch_size: int = 256  # |B_t|: transitions per update.
     replay_size: int = 1_000_000  # |B|: rows of the FIFO replay, over all environments.
-    min_replay: int = 10_000  # Steps collected by the untrained policy before the first update.
+    min_replay: int = 10_000  # Steps collected before the first update.
+    warmup: Literal["policy", "uniform"] = "policy"  # What collects them: the untrained policy, or uniform actions.
     hidden: tuple[int, ...] = (512, 512)  # Units of each hidden layer.
     n_step: int = 1  # Rewards summed before bootstrapping.
     normalize_observations: bool = False  # Running mean and variance; saved with the policy.

@@ -35,7 +35,7 @@ class ActorState(NamedTuple):
 class Actor:
     """The compiled functions of an acting agent; all of them take the actor's leaves first."""
 
-    def __init__(self, algorithm: Algorithm, structure: Any, seed: int) -> None:
+    def __init__(self, algorithm: Algorithm, spec: Spec, structure: Any, seed: int) -> None:
         key = jax.random.fold_in(jax.random.key(seed), _ACT)
 
         def unpack(leaves: list[jax.Array], observation: jax.Array) -> tuple[PyTree, jax.Array]:
@@ -45,7 +45,18 @@ class Actor:
         def sample(leaves: list[jax.Array], observation: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
             return algorithm.sample(*unpack(leaves, observation), jax.random.fold_in(key, step))
 
+        def uniform(leaves: list[jax.Array], observation: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+            networks, _ = unpack(leaves, observation)
+            shape = (observation.shape[0], spec.action_dimensions)
+            now = jax.random.fold_in(key, step)
+            if spec.categories is None:
+                coordinates = jax.random.uniform(now, shape, minval=-1.0, maxval=1.0)
+            else:
+                coordinates = jax.random.randint(now, shape, 0, jnp.array(spec.categories)[None])
+            return algorithm.encode(networks, coordinates)
+
         self.sample = jax.jit(sample)
+        self.uniform = jax.jit(uniform)
         self.deterministic = jax.jit(lambda leaves, s: algorithm.deterministic(*unpack(leaves, s)))
         self.value = jax.jit(lambda leaves, s: algorithm.value(*unpack(leaves, s)))
         self.log_prob = jax.jit(lambda leaves, s, a: algorithm.log_prob(*unpack(leaves, s), a))
@@ -78,7 +89,7 @@ class Learner:
         picked = ActorState(algorithm.actor(numbered.algorithm), numbered.normalizer)
         self._actor_numbers, structure = jax.tree.flatten(picked)
         self._actor_names = _names(picked)
-        self.actor = Actor(algorithm, structure, seed)
+        self.actor = Actor(algorithm, spec, structure, seed)
         self._compiled = jax.jit(self._update, donate_argnums=0)
 
     def update(self, batch: Transition[Array]) -> None:

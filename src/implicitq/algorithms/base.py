@@ -34,6 +34,10 @@ class Algorithm(Protocol):
         """A stored action and its coordinates."""
         ...
 
+    def encode(self, actor: PyTree, coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The stored action nearest to any coordinates, and its own coordinates."""
+        ...
+
     def deterministic(self, actor: PyTree, observation: jax.Array) -> jax.Array:
         """Coordinates of the action to take when not exploring."""
         ...

@@ -90,8 +90,10 @@ class DQN:
         return state.online
 
     def sample(self, actor: MLP, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        action = jax.random.categorical(key, self._log_policy(actor, observation))[:, None]
-        return action.astype(np.min_scalar_type(self._actions - 1)), action
+        return self.encode(actor, jax.random.categorical(key, self._log_policy(actor, observation))[:, None])
+
+    def encode(self, actor: MLP, coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return coordinates.astype(np.min_scalar_type(self._actions - 1)), coordinates
 
     def deterministic(self, actor: MLP, observation: jax.Array) -> jax.Array:
         return jnp.argmax(actor(observation), axis=1)[:, None]

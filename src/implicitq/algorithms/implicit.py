@@ -145,9 +145,10 @@ class ImplicitAlgorithm(ABC):
         return state.online
 
     def sample(self, actor: Networks, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        policy = actor.policy
-        action = policy(observation, self._temperature(actor)).sample(key)
-        return action.astype(policy.action_dtype), policy.decode(action)
+        return self._stored(actor.policy, actor.policy(observation, self._temperature(actor)).sample(key))
+
+    def encode(self, actor: Networks, coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self._stored(actor.policy, actor.policy.encode(coordinates))
 
     def deterministic(self, actor: Networks, observation: jax.Array) -> jax.Array:
         policy = actor.policy
@@ -175,6 +176,9 @@ class ImplicitAlgorithm(ABC):
         goal = online.policy.entropy_goal if goal is None else goal
         apart = temperature_loss(online.log_temperature, metrics["entropy_per_dimension"], goal)
         return error + apart, metrics | {"temperature": jnp.exp(online.log_temperature)}
+
+    def _stored(self, policy: Policy, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return action.astype(policy.action_dtype), policy.decode(action)
 
     def _temperature(self, actor: Networks) -> jax.Array | float:
         return dials_of(actor, self.config).temperature

@@ -134,6 +134,9 @@ class SAC:
         action, _ = actor.policy(observation).sample_and_log_prob(key)
         return action, action
 
+    def encode(self, actor: Networks, coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return coordinates, coordinates
+
     def deterministic(self, actor: Networks, observation: jax.Array) -> jax.Array:
         """tanh of the normal's mean."""
         return actor.policy(observation).mode()
