@@ -20,7 +20,14 @@ from implicitq import InputError, cli, files
 from implicitq.runs import read_config
 from implicitq.train import Trainer
 
-HARD = {"num_envs": 3, "warmup": "uniform", "n_step": 3, "normalize_observations": True, "replay_size": 90, "steps": 150}
+HARD = {
+    "num_envs": 3,
+    "warmup": "uniform",
+    "n_step": 3,
+    "normalize_observations": True,
+    "replay_size": 90,
+    "steps": 150,
+}
 
 
 class Crash(BaseException):
