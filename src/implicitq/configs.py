@@ -81,7 +81,10 @@ class ImplicitConfig(Config):
     bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
     softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature), auto needs it.
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
-    n_step_target: Literal["plain", "path"] = "plain"  # With n_step > 1: rewards alone, or PCL's path consistency.
+    n_step_target: Literal["plain", "path", "soft"] = "plain"  # n_step > 1: rewards; PCL's path; or mean entropy too.
+    log_policy: Literal["probability", "density"] = "probability"  # ln pi in a Box: of a bin, or a density as SAC's.
+    adam_b1: float = 0.9  # Decay of Adam's mean of gradients.
+    temperature_learning_rate: float | None = None  # For auto: Adam's, of ln T; None: learning_rate.
 
     @property
     def accepted_actions(self) -> tuple[ActionKind, ...]:
@@ -95,10 +98,14 @@ class ImplicitConfig(Config):
         if self.temperature == "auto":
             self._check_auto()
         else:
+            require(self, "n_step_target", self.n_step_target != "soft", "'plain' or 'path' with a fixed temperature")
             self._join_weights(self.temperature)
         require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
         require(self, "bins", 2 <= self.bins <= 65_536, "a whole number from 2 to 65536")
         _require_clip(self)
+        require(self, "adam_b1", 0 <= self.adam_b1 < 1, "a number in [0, 1)")
+        rate = self.temperature_learning_rate
+        require(self, "temperature_learning_rate", rate is None or 0 < rate < math.inf, "a positive number or None")
 
     @property
     def has_kl(self) -> bool:
@@ -132,6 +139,13 @@ class ImplicitConfig(Config):
 @dataclass(frozen=True)
 class IQConfig(ImplicitConfig):
     """Implicit Q-values: Q = temperature * ln pi + V, one squared loss (Eq. 2)."""
+
+    batch_norm: bool = False  # Batch normalisation in both networks, and no target networks (target_update is unused).
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        both = self.batch_norm and self.n_step_target == "path"
+        require(self, "n_step_target", not both, "'plain' or 'soft' with batch_norm")
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,7 @@ class Replay:
             discount=np.where(self._flags[row] == _TERMINAL_STEP, np.float32(0), weight),
             next_observation=self._observations[self._after(row)],
             between=self._steps(rows, weights) if path and n_step > 1 else None,
+            later=np.sum(weights, axis=0) if n_step > 1 else None,
         )
 
     def _steps(self, rows: list[Array], weights: list[Array]) -> Steps[Array]:

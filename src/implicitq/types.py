@@ -37,7 +37,8 @@ class Transition(NamedTuple, Generic[A]):
     With n-step returns, `reward` is the discounted sum of the rewards up to `next_observation`.
     `discount` is gamma to the power of the steps in between, and zero after a termination: a time limit leaves
     it as it is, so the target `reward + discount * V(next_observation)` is right in every case.
-    `between` has the steps of an n-step return that lie in between, for algorithms that want whole paths.
+    `between` has the steps of an n-step return that lie in between, for algorithms that want whole paths, and `later`
+    the sum of their gamma^i.
     """
 
     observation: A  # [B, O]
@@ -46,6 +47,7 @@ class Transition(NamedTuple, Generic[A]):
     discount: A  # [B]
     next_observation: A  # [B, O]
     between: Steps[A] | None = None
+    later: A | None = None  # [B]; None for one-step returns
 
     def map_observations(self, function: Callable[[A], A]) -> Transition[A]:
         """The same batch with `function` applied to all its observations."""

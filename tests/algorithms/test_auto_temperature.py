@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import implicitq
+from implicitq import algorithms
 from implicitq.algorithms.implicit import dials_of, temperature_loss
 from implicitq.algorithms.iq import IQ, loss
 from implicitq.configs import IQConfig, resolve
@@ -177,3 +178,35 @@ def test_a_learnt_temperature_is_logged_saved_and_resumed(tmp_path):
     )
     whole.close()
     parts.close()
+
+
+@pytest.mark.parametrize("values", [{}, {"batch_norm": True}, {"log_policy": "density"}, {"entropy_target": 0.4}])
+@pytest.mark.parametrize("algorithm", ["iq", "pcl"])
+def test_soft_returns_pay_the_wanted_entropy_for_every_step_in_between(algorithm, values):
+    """(1 - alpha) T H D sum gamma^i, as if it were reward; one-step returns have nothing in between."""
+    if algorithm == "pcl" and "batch_norm" in values:
+        pytest.skip("batch normalisation is for IQ")
+    settings = {"hidden": (8,), "bins": 3, "temperature": "auto", "softmax": "scaled", "alpha": 0.25, "n_step": 3}
+    soft, plain = (
+        algorithms.build(resolve(algorithm, "Task-v0", **settings, **values, n_step_target=kind), SPEC)
+        for kind in ("soft", "plain")
+    )
+    state = soft.init(jax.random.key(0))
+    later = np.linspace(0.0, 1.8, 6).astype(np.float32)
+    entropy = values.get("entropy_target", 0.3 * np.log(3) + (np.log(2 / 3) if "log_policy" in values else 0.0))
+    paid = (0.75 * 0.1 * entropy * 2 * later).astype(np.float32)  # T starts at 0.1
+
+    def error(made, data: Transition) -> float:
+        return float(made.loss(state.online, state.target, data)[0])
+
+    first = batch()
+    expected = error(plain, first._replace(reward=first.reward + paid))
+    assert error(soft, first._replace(later=later)) == pytest.approx(expected, rel=1e-5)
+    assert error(soft, first) == pytest.approx(error(plain, first), rel=1e-6)
+
+
+def test_soft_returns_need_a_wanted_entropy():
+    with pytest.raises(
+        InputError, match="n_step_target must be 'plain' or 'path' with a fixed temperature, got 'soft'"
+    ):
+        config(n_step=3, n_step_target="soft")

@@ -29,7 +29,7 @@ def test_the_entropy_is_exact():
 
 
 def test_samples_are_kept_as_drawn_and_clipped_for_the_environment():
-    policy = GaussianPolicy(SPEC, (), False, jax.random.key(0))
+    policy = GaussianPolicy(SPEC, (), jax.random.key(0))
     drawn = policy(jnp.ones((500, 3)), 0.1).sample(jax.random.key(1))
     assert float(jnp.abs(drawn).max()) > 1
     assert policy.action_dtype == np.float32
@@ -73,7 +73,7 @@ def test_the_squashed_density_is_finite_with_its_gradient_where_tanh_is_flat(mea
 
 def test_scales_stay_within_their_bounds():
     far = jnp.array([[1e4, -1e4, 1e4], [0.0, 0.0, 0.0]])
-    bounded = GaussianPolicy(SPEC, (), False, jax.random.key(0))(far, 0.1).scale
+    bounded = GaussianPolicy(SPEC, (), jax.random.key(0))(far, 0.1).scale
     assert float(bounded.min()) >= 1e-3
     assert float(bounded.max()) <= 1.0
     assert float(TanhGaussianPolicy(SPEC, (), jax.random.key(0))(far).normal.scale.min()) >= 1e-3

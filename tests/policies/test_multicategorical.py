@@ -13,8 +13,8 @@ from implicitq.types import Spec
 OBSERVATION = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 
 
-def policy(categories=None, dimensions=2, bins=5, scaled=False):
-    return MulticategoricalPolicy(Spec(3, dimensions, categories), (16,), bins, scaled, jax.random.key(0))
+def policy(categories=None, dimensions=2, bins=5, **options):
+    return MulticategoricalPolicy(Spec(3, dimensions, categories), (16,), bins, jax.random.key(0), **options)
 
 
 @pytest.mark.parametrize("bins", [2, 3, 11, 15])
@@ -99,3 +99,33 @@ def test_the_deterministic_action_is_the_expected_bin_for_boxes_and_the_mode_oth
 @pytest.mark.parametrize(("bins", "dtype"), [(11, np.uint8), (256, np.uint8), (257, np.uint16)])
 def test_actions_are_stored_in_the_smallest_type_that_holds_them(bins, dtype):
     assert policy(bins=bins).action_dtype == dtype
+
+
+@pytest.mark.parametrize("bins", [2, 11])
+def test_a_density_integrates_to_one_and_has_the_entropy_of_its_steps(bins):
+    """Of a uniform policy on [-1, 1]^2: density 1/4, entropy ln 2 per dimension, however many bins there are."""
+    made = policy(bins=bins, density=True)
+    actions = jnp.array(list(itertools.product(range(bins), repeat=2)))
+    distribution = made(np.repeat(OBSERVATION[:1], bins**2, axis=0), 1.0)
+    cell = (2 / bins) ** 2
+    assert float(jnp.sum(jnp.exp(distribution.log_prob(actions)) * cell)) == pytest.approx(1, rel=1e-5)
+    by_steps = -float(jnp.sum(jnp.exp(distribution.log_prob(actions)) * cell * distribution.log_prob(actions)))
+    assert float(jnp.sum(distribution.entropy()[0])) == pytest.approx(by_steps, rel=1e-4)
+
+    uniform = made.distribution(jnp.zeros((1, 2 * bins)), 1.0)
+    np.testing.assert_allclose(uniform.log_prob(jnp.array([[0, 1]])), [np.log(1 / 4)], rtol=1e-6)
+    np.testing.assert_allclose(uniform.entropy(), [[np.log(2), np.log(2)]], rtol=1e-6)
+
+
+def test_the_default_entropy_target_is_the_same_policy_in_both_measures():
+    assert policy(bins=11).entropy_goal == pytest.approx(0.3 * np.log(11))
+    assert policy(bins=11, density=True).entropy_goal == pytest.approx(0.3 * np.log(11) + np.log(2 / 11))
+
+
+def test_discrete_actions_have_no_density():
+    made = policy((4, 4), density=True)
+    assert made.entropy_goal == policy((4, 4)).entropy_goal
+    np.testing.assert_array_equal(
+        made(OBSERVATION, 1.0).log_prob(jnp.zeros((4, 2), int)),
+        policy((4, 4))(OBSERVATION, 1.0).log_prob(jnp.zeros((4, 2), int)),
+    )

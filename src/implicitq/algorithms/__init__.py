@@ -8,13 +8,19 @@ from typing import Any
 from implicitq.algorithms.base import Algorithm, Metrics
 from implicitq.algorithms.dqn import DQN
 from implicitq.algorithms.iq import IQ
+from implicitq.algorithms.iq_batch_norm import BatchNormIQ
 from implicitq.algorithms.pcl import PCL
 from implicitq.algorithms.sac import SAC
 from implicitq.configs import Config, DQNConfig, IQConfig, PCLConfig, SACConfig
 from implicitq.types import InputError, Spec
 
+
+def _iq(config: IQConfig, spec: Spec) -> Algorithm:
+    return BatchNormIQ(config, spec) if config.batch_norm else IQ(config, spec)
+
+
 _BY_CONFIG: dict[type[Config], Callable[[Any, Spec], Algorithm]] = {
-    IQConfig: IQ,
+    IQConfig: _iq,
     PCLConfig: PCL,
     SACConfig: SAC,
     DQNConfig: DQN,
@@ -31,4 +37,4 @@ def build(config: Config, spec: Spec) -> Algorithm:
     return _BY_CONFIG[type(config)](config, spec)
 
 
-__all__ = ["DQN", "IQ", "PCL", "SAC", "Algorithm", "Metrics", "build"]
+__all__ = ["DQN", "IQ", "PCL", "SAC", "Algorithm", "BatchNormIQ", "Metrics", "build"]

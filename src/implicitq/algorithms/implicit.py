@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,8 +19,8 @@ from implicitq import equations, policies
 from implicitq.algorithms.base import Metrics
 from implicitq.configs import ImplicitConfig
 from implicitq.networks import StateValue
-from implicitq.policies import Policy
-from implicitq.types import PyTree, Spec, Steps, Transition
+from implicitq.policies import Distribution, Policy
+from implicitq.types import PyTree, Spec, Transition
 
 
 class Networks(NamedTuple):
@@ -52,6 +52,10 @@ class Dials(NamedTuple):
     clip: float | None
 
 
+Outcome = tuple[jax.Array, tuple[Metrics, Networks]]
+"""A loss, what there is to say about it, and the networks with the batch's statistics noted (parameters unchanged)."""
+
+
 def dials_of(online: Networks, config: ImplicitConfig) -> Dials:
     """The config's, or, if the temperature is learnt, what it is now; no gradient flows into it."""
     if online.log_temperature is None:
@@ -76,20 +80,35 @@ def kl_bonus(
     return equations.munchausen_bonus(log_pi, dials.alpha, dials.temperature, dials.clip)
 
 
-def path_terms(policy: Policy, target_policy: Policy | None, steps: Steps[jax.Array], dials: Dials) -> jax.Array:
-    """What n-step rewards lack of a consistent path: sum_{i >= 1} gamma^i (alpha T ln pi_target_i - T ln pi_i): [B]."""
-    observation = steps.observation.reshape(-1, steps.observation.shape[-1])  # [B (n - 1), O]
-    action = steps.action.reshape(-1, steps.action.shape[-1])
-    log_pi = policy(observation, dials.temperature).log_prob(action)
-    terms = kl_bonus(target_policy, observation, action, dials) - dials.temperature * log_pi
-    return jnp.sum(steps.weight * terms.reshape(steps.weight.shape), axis=1)
+def terms_between(
+    policy: Policy, target_policy: Policy | None, batch: Transition[jax.Array], dials: Dials, config: ImplicitConfig
+) -> jax.Array | float:
+    """What n-step rewards lack of a regularised return: [B].
+
+    path: sum_{i >= 1} gamma^i (alpha T ln pi_target_i - T ln pi_i), which is consistent for any path.
+    soft: its expectation if every step is on policy and has the wanted entropy H, (1 - alpha) T H sum_{i >= 1} gamma^i.
+    """
+    if batch.between is not None:
+        steps = batch.between
+        observation = steps.observation.reshape(-1, steps.observation.shape[-1])  # [B (n - 1), O]
+        action = steps.action.reshape(-1, steps.action.shape[-1])
+        log_pi = policy(observation, dials.temperature).log_prob(action)
+        terms = kl_bonus(target_policy, observation, action, dials) - dials.temperature * log_pi
+        return jnp.sum(steps.weight * terms.reshape(steps.weight.shape), axis=1)
+    if config.n_step_target == "soft" and batch.later is not None:
+        entropy = entropy_goal(policy, config) * batch.action.shape[-1]
+        return (1 - dials.alpha) * dials.temperature * entropy * batch.later
+    return 0.0
 
 
-def predict(online: Networks, batch: Transition[jax.Array], dials: Dials) -> tuple[jax.Array, Metrics]:
+def entropy_goal(policy: Policy, config: ImplicitConfig) -> float:
+    """Nats per action dimension that a learnt temperature holds."""
+    return policy.entropy_goal if config.entropy_target is None else config.entropy_target
+
+
+def predict(distribution: Distribution, value: jax.Array, action: jax.Array, dials: Dials) -> tuple[jax.Array, Metrics]:
     """Eq. 1 at the batch's actions, [B], and what there is to say about it."""
-    distribution = online.policy(batch.observation, dials.temperature)
-    value = online.value(batch.observation)
-    q = equations.implicit_q(distribution.log_prob(batch.action), value, dials.temperature)
+    q = equations.implicit_q(distribution.log_prob(action), value, dials.temperature)
     metrics = {
         "value": jnp.mean(value),
         "q": jnp.mean(q),
@@ -109,9 +128,10 @@ class ImplicitAlgorithm(ABC):
 
     config: ImplicitConfig
     spec: Spec
+    batch_norm: ClassVar[bool] = False  # in both networks
 
     @abstractmethod
-    def loss(self, online: Networks, target: Targets, batch: Transition[jax.Array]) -> tuple[jax.Array, Metrics]: ...
+    def loss(self, online: Networks, target: Targets, batch: Transition[jax.Array]) -> Outcome: ...
 
     @abstractmethod
     def targets(self, online: Networks) -> Targets:
@@ -124,8 +144,8 @@ class ImplicitAlgorithm(ABC):
     def init(self, key: jax.Array) -> ImplicitState:
         policy_key, value_key = jax.random.split(key)
         online: PyTree = Networks(
-            policies.build(self.config, self.spec, policy_key),
-            StateValue(self.spec.observation_size, self.config.hidden, value_key),
+            policies.build(self.config, self.spec, policy_key, self.batch_norm),
+            StateValue(self.spec.observation_size, self.config.hidden, value_key, self.batch_norm),
             jnp.log(jnp.float32(self.config.initial_temperature)) if self.config.temperature == "auto" else None,
         )
         target = jax.tree.map(jnp.copy, self.targets(online))
@@ -135,9 +155,9 @@ class ImplicitAlgorithm(ABC):
         self, state: ImplicitState, batch: Transition[jax.Array], key: jax.Array
     ) -> tuple[ImplicitState, Metrics]:
         """One step of Adam on the loss, then the Polyak step of the targets."""
-        gradient, metrics = jax.grad(self._objective, has_aux=True)(state.online, state.target, batch)
+        gradient, (metrics, online) = jax.grad(self._objective, has_aux=True)(state.online, state.target, batch)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
-        online = eqx.apply_updates(state.online, step)
+        online = eqx.apply_updates(online, step)
         target = equations.polyak(state.target, self.targets(online), self.config.target_update)
         return ImplicitState(online, target, optimizer), metrics
 
@@ -167,15 +187,14 @@ class ImplicitAlgorithm(ABC):
             self.log_prob(actor, observation, coordinates), actor.value(observation), self._temperature(actor)
         )
 
-    def _objective(self, online: Networks, target: Targets, batch: Transition[jax.Array]) -> tuple[jax.Array, Metrics]:
+    def _objective(self, online: Networks, target: Targets, batch: Transition[jax.Array]) -> Outcome:
         """The loss, and beside it that of the temperature, which shares no parameter with it."""
-        error, metrics = self.loss(online, target, batch)
+        error, (metrics, seen) = self.loss(online, target, batch)
         if online.log_temperature is None:
-            return error, metrics
-        goal = self.config.entropy_target
-        goal = online.policy.entropy_goal if goal is None else goal
+            return error, (metrics, seen)
+        goal = entropy_goal(online.policy, self.config)
         apart = temperature_loss(online.log_temperature, metrics["entropy_per_dimension"], goal)
-        return error + apart, metrics | {"temperature": jnp.exp(online.log_temperature)}
+        return error + apart, (metrics | {"temperature": jnp.exp(online.log_temperature)}, seen)
 
     def _stored(self, policy: Policy, action: jax.Array) -> tuple[jax.Array, jax.Array]:
         return action.astype(policy.action_dtype), policy.decode(action)
@@ -184,4 +203,13 @@ class ImplicitAlgorithm(ABC):
         return dials_of(actor, self.config).temperature
 
     def _optimizer(self) -> optax.GradientTransformation:
-        return optax.adam(self.config.learning_rate)
+        adam = optax.adam(self.config.learning_rate, b1=self.config.adam_b1)
+        if self.config.temperature_learning_rate is None:
+            return adam
+        # Adam's steps are proportional to the learning rate, so another one for ln T is a factor on its step.
+        faster = self.config.temperature_learning_rate / self.config.learning_rate
+
+        def hasten(step: PyTree, _: PyTree) -> PyTree:
+            return step._replace(log_temperature=faster * step.log_temperature)
+
+        return optax.chain(adam, optax.stateless(hasten))

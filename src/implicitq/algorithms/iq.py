@@ -6,7 +6,16 @@ import jax
 
 from implicitq import equations
 from implicitq.algorithms.base import Metrics
-from implicitq.algorithms.implicit import ImplicitAlgorithm, Networks, Targets, dials_of, kl_bonus, path_terms, predict
+from implicitq.algorithms.implicit import (
+    ImplicitAlgorithm,
+    Networks,
+    Outcome,
+    Targets,
+    dials_of,
+    kl_bonus,
+    predict,
+    terms_between,
+)
 from implicitq.configs import ImplicitConfig
 from implicitq.types import Transition
 
@@ -22,18 +31,18 @@ def loss(
     dials = dials_of(online, config)
     bonus = kl_bonus(target.policy, batch.observation, batch.action, dials)
     goal = equations.target(batch.reward, bonus, batch.discount, target.value(batch.next_observation))
-    if batch.between is not None:
-        assert target.policy is not None
-        goal = goal + path_terms(target.policy, target.policy, batch.between, dials)
+    goal = goal + terms_between(target.policy or online.policy, target.policy, batch, dials, config)
 
-    q, metrics = predict(online, batch, dials)
+    distribution = online.policy(batch.observation, dials.temperature)
+    q, metrics = predict(distribution, online.value(batch.observation), batch.action, dials)
     error = equations.squared_loss(q, jax.lax.stop_gradient(goal))
     return error, {"loss": error, **metrics}
 
 
 class IQ(ImplicitAlgorithm):
-    def loss(self, online: Networks, target: Targets, batch: Transition[jax.Array]) -> tuple[jax.Array, Metrics]:
-        return loss(online, target, batch, self.config)
+    def loss(self, online: Networks, target: Targets, batch: Transition[jax.Array]) -> Outcome:
+        error, metrics = loss(online, target, batch, self.config)
+        return error, (metrics, online)
 
     def targets(self, online: Networks) -> Targets:
         """With alpha = 0 the target policy drops out of Eq. 2 and is not kept."""

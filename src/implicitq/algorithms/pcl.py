@@ -6,7 +6,16 @@ import jax
 
 from implicitq import equations
 from implicitq.algorithms.base import Metrics
-from implicitq.algorithms.implicit import ImplicitAlgorithm, Networks, Targets, dials_of, kl_bonus, path_terms, predict
+from implicitq.algorithms.implicit import (
+    ImplicitAlgorithm,
+    Networks,
+    Outcome,
+    Targets,
+    dials_of,
+    kl_bonus,
+    predict,
+    terms_between,
+)
 from implicitq.configs import ImplicitConfig
 from implicitq.types import Transition
 
@@ -22,17 +31,18 @@ def loss(
     dials = dials_of(online, config)
     bonus = kl_bonus(target.policy, batch.observation, batch.action, dials)
     goal = equations.target(batch.reward, bonus, batch.discount, online.value(batch.next_observation))
-    if batch.between is not None:
-        goal = goal + path_terms(online.policy, target.policy, batch.between, dials)
+    goal = goal + terms_between(online.policy, target.policy, batch, dials, config)
 
-    q, metrics = predict(online, batch, dials)
+    distribution = online.policy(batch.observation, dials.temperature)
+    q, metrics = predict(distribution, online.value(batch.observation), batch.action, dials)
     error = equations.squared_loss(q, goal)
     return error, {"loss": error, **metrics}
 
 
 class PCL(ImplicitAlgorithm):
-    def loss(self, online: Networks, target: Targets, batch: Transition[jax.Array]) -> tuple[jax.Array, Metrics]:
-        return loss(online, target, batch, self.config)
+    def loss(self, online: Networks, target: Targets, batch: Transition[jax.Array]) -> Outcome:
+        error, metrics = loss(online, target, batch, self.config)
+        return error, (metrics, online)
 
     def targets(self, online: Networks) -> Targets:
         """No target value; with alpha = 0 (PCL) no target policy either."""

@@ -12,14 +12,17 @@ from implicitq.policies.tanh_gaussian import TanhGaussian, TanhGaussianPolicy
 from implicitq.types import Spec
 
 
-def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> Policy:
+def build(config: ImplicitConfig, spec: Spec, key: jax.Array, batch_norm: bool = False) -> Policy:
     """The policy that the config names, untrained."""
     scaled = config.softmax == "scaled"
     match config.policy:
         case "multicategorical":
-            return MulticategoricalPolicy(spec, config.hidden, config.bins, scaled, key)
+            density = config.log_policy == "density"
+            return MulticategoricalPolicy(
+                spec, config.hidden, config.bins, key, scaled=scaled, density=density, batch_norm=batch_norm
+            )
         case "gaussian":
-            return GaussianPolicy(spec, config.hidden, scaled, key)
+            return GaussianPolicy(spec, config.hidden, key, scaled=scaled, batch_norm=batch_norm)
 
 
 __all__ = [

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from implicitq.networks import MLP
+
 
 class Distribution(Protocol):
     """pi(.|s) for a batch of states."""
@@ -31,6 +33,13 @@ class Policy(Protocol):
     """The network behind the distribution, and the meaning of its actions."""
 
     def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Distribution: ...
+
+    @property
+    def network(self) -> MLP: ...
+
+    def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> Distribution:
+        """pi(.|s) from what the network gives."""
+        ...
 
     @property
     def entropy_goal(self) -> float:

@@ -51,16 +51,21 @@ class GaussianPolicy(eqx.Module):
     network: MLP
     scaled: bool = eqx.field(static=True)
 
-    def __init__(self, spec: Spec, hidden: Sequence[int], scaled: bool, key: jax.Array) -> None:
+    def __init__(
+        self, spec: Spec, hidden: Sequence[int], key: jax.Array, *, scaled: bool = False, batch_norm: bool = False
+    ) -> None:
         self.scaled = scaled
-        self.network = MLP((spec.observation_size, *hidden, 2 * spec.action_dimensions), key)
+        self.network = MLP((spec.observation_size, *hidden, 2 * spec.action_dimensions), key, batch_norm)
 
     def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Gaussian:
         """[B, O] -> pi(.|s). In the scaled form the scale is multiplied by the root of the temperature.
 
         T ln pi is then (a - mean)^2 / (2 scale^2) but for a constant, in units of reward, as for scaled logits.
         """
-        mean, raw = jnp.split(self.network(observation), 2, axis=-1)
+        return self.distribution(self.network(observation), temperature)
+
+    def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> Gaussian:
+        mean, raw = jnp.split(outputs, 2, axis=-1)
         scale = _LEAST_SCALE + (_GREATEST_SCALE - _LEAST_SCALE) * jax.nn.sigmoid(raw)
         if self.scaled:
             scale = jnp.maximum(scale * jnp.sqrt(temperature), _LEAST_SCALE)

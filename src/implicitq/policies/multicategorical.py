@@ -8,6 +8,7 @@ Actions are stored as category numbers. A `Box` dimension is cut into N equal bi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import equinox as eqx
@@ -28,12 +29,13 @@ class Multicategorical(eqx.Module):
     """Independent categorical distributions, one per action dimension."""
 
     logits: jax.Array  # [B, D, N]; -inf where a dimension has fewer categories
+    log_width: float = eqx.field(static=True, default=0.0)  # ln of a bin's width, for a density; 0 for probabilities
 
     def log_prob(self, action: jax.Array) -> jax.Array:
-        """ln pi(a|s) = sum_j (F_j(a_j) - ln sum exp F_j): [B, D] -> [B]."""
+        """ln pi(a|s) = sum_j (F_j(a_j) - ln sum exp F_j - ln width): [B, D] -> [B]."""
         chosen = action[..., None] == jnp.arange(self.logits.shape[-1])[None, None]  # [B, D, N]
         picked = jnp.sum(self.logits, axis=-1, where=chosen)
-        return jnp.sum(picked - jax.nn.logsumexp(self.logits, axis=-1), axis=-1)
+        return jnp.sum(picked - jax.nn.logsumexp(self.logits, axis=-1) - self.log_width, axis=-1)
 
     def sample(self, key: jax.Array) -> jax.Array:
         return jax.random.categorical(key, self.logits)  # [B, D]
@@ -45,7 +47,7 @@ class Multicategorical(eqx.Module):
         """Exact entropy of every dimension, in nats: [B, D]."""
         log_pi = jax.nn.log_softmax(self.logits)
         finite = jnp.where(jnp.isneginf(log_pi), 0.0, log_pi)  # 0 ln 0 = 0, and its gradient too
-        return -jnp.sum(jnp.exp(log_pi) * finite, axis=-1)
+        return self.log_width - jnp.sum(jnp.exp(log_pi) * finite, axis=-1)
 
 
 class MulticategoricalPolicy(eqx.Module):
@@ -55,28 +57,49 @@ class MulticategoricalPolicy(eqx.Module):
     categories: tuple[int, ...] = eqx.field(static=True)
     continuous: bool = eqx.field(static=True)
     scaled: bool = eqx.field(static=True)
+    density: bool = eqx.field(static=True)
 
-    def __init__(self, spec: Spec, hidden: Sequence[int], bins: int, scaled: bool, key: jax.Array) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        hidden: Sequence[int],
+        bins: int,
+        key: jax.Array,
+        *,
+        scaled: bool = False,
+        density: bool = False,
+        batch_norm: bool = False,
+    ) -> None:
         self.categories = spec.categories or (bins,) * spec.action_dimensions
         self.continuous = spec.continuous
         self.scaled = scaled
-        self.network = MLP((spec.observation_size, *hidden, len(self.categories) * max(self.categories)), key)
+        self.density = density and spec.continuous
+        outputs = len(self.categories) * max(self.categories)
+        self.network = MLP((spec.observation_size, *hidden, outputs), key, batch_norm)
 
     def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Multicategorical:
         """softmax(F), or softmax(F / temperature) in the scaled form of Sec. 3.3, where F is in units of reward."""
-        logits = self.network(observation).reshape(observation.shape[0], len(self.categories), -1)
+        return self.distribution(self.network(observation), temperature)
+
+    def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> Multicategorical:
+        logits = outputs.reshape(outputs.shape[0], len(self.categories), -1)  # F: [B, D, N]
         if self.scaled:
             logits = logits / temperature
         sizes = np.array(self.categories)
         if (sizes < sizes.max()).any():
             exists = np.arange(sizes.max())[None] < sizes[:, None]  # [D, N]
             logits = jnp.where(exists[None], logits, -jnp.inf)
-        return Multicategorical(logits)
+        return Multicategorical(logits, self._log_width)
+
+    @property
+    def _log_width(self) -> float:
+        """As a density, pi is constant over a bin of [-1, 1]: its entropy does not grow with the number of bins."""
+        return math.log(2 / self.categories[0]) if self.density else 0.0
 
     @property
     def entropy_goal(self) -> float:
-        """0.3 ln n_j, on average over the dimensions: 0.72 nats for 11 bins, near -1 as a density on [-1, 1]."""
-        return 0.3 * float(np.mean(np.log(self.categories)))
+        """0.3 ln n_j, on average over the dimensions: 0.72 nats for 11 bins, which is -0.99 as a density."""
+        return 0.3 * float(np.mean(np.log(self.categories))) + self._log_width
 
     @property
     def action_dtype(self) -> np.dtype:
