@@ -204,7 +204,7 @@ class ImplicitAlgorithm(ABC):
 
     def _optimizer(self) -> optax.GradientTransformation:
         adam = optax.adam(self.config.learning_rate, b1=self.config.adam_b1)
-        if self.config.temperature_learning_rate is None:
+        if self.config.temperature != "auto" or self.config.temperature_learning_rate is None:
             return adam
         # Adam's steps are proportional to the learning rate, so another one for ln T is a factor on its step.
         faster = self.config.temperature_learning_rate / self.config.learning_rate

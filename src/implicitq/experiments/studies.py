@@ -73,6 +73,18 @@ ENTROPY_WEIGHTS = (0.001, 0.01, 0.1)
 LEARNING_RATES = (3e-4, 3e-5)
 BINS = (3, 5, 7, 11, 15)
 _ALPHA = 0.9
+_WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of miq-auto: each taken away, or as the paper has it
+    {"temperature": 0.01, "n_step_target": "plain"},
+    {"batch_norm": False, "target_update": 0.005},
+    {"log_policy": "probability"},
+    {"n_step_target": "plain"},
+    {"n_step": 1},
+    {"alpha": 0.9},
+    {"learning_rate": 3e-4},
+    {"adam_b1": 0.9},
+    {"temperature_learning_rate": None},
+    {"warmup": "policy"},
+)
 
 
 def _both(*algorithms: str) -> tuple[Variant, ...]:
@@ -107,6 +119,12 @@ STUDIES: dict[str, Study] = {
             "IQ and M-IQ with 3 to 15 bins per action dimension",
             (*(Variant(name, {"bins": bins}) for name in ("iq", "miq") for bins in BINS), SAC),
         ),
+        Study(
+            "adaptive-ablation",
+            "miq-auto, and without each of its ingredients, beside M-IQ and SAC",
+            (*(Variant("miq-auto", values) for values in ({}, *_WITHOUT)), Variant("miq"), SAC),
+        ),
+        Study("adaptive", "miq-auto beside SAC and M-IQ", (Variant("miq-auto"), SAC, Variant("miq"))),
         Study("all", "every algorithm, with best parameters", tuple(map(Variant, configs.ALGORITHMS))),
     )
 }
