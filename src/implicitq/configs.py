@@ -229,7 +229,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
             "min_replay": 5_000,
             "warmup": "uniform",
         },
-        "M-IQ with a learnt temperature and batch normalisation, one setting for every task",
+        "learnt temperature, batch normalisation, 3-step returns; one setting for every task",
     ),
     "iq-gaussian": AlgorithmEntry(IQConfig, {"policy": "gaussian"}, "IQ with a diagonal normal policy; Box only"),
     "miq-gaussian": AlgorithmEntry(

@@ -1,0 +1,144 @@
+"""One tidy table of finished runs, their learning curves against steps and processor time, and their scores.
+
+Usage: python table.py [DIR]   (DIR: the folder of the sweep)
+Writes evaluations.csv and random-scores.json beside this file (rows of runs that DIR lacks are kept), then curves.png
+and scores.csv from them. Without DIR, only the last two.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+HERE = Path(__file__).parent
+COLUMNS = ("algo", "env", "seed", "step", "mean_return", "cpu_seconds")
+STEPS = 100_000
+BASELINE = "sac"
+Row = dict[str, str]
+
+
+def read(path: Path) -> list[Row]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def rows_of(folder: Path) -> list[Row]:
+    """Of a finished run; none otherwise."""
+    config = json.loads((folder / "config.json").read_text())
+    evaluations = read(folder / "evaluations.csv")
+    if not evaluations or int(evaluations[-1]["step"]) < STEPS:
+        return []
+    seconds = {row["step"]: row["cpu_seconds"] for row in read(folder / "timing.csv")}
+    return [
+        dict(
+            zip(
+                COLUMNS,
+                (
+                    config["algorithm"],
+                    config["env"],
+                    str(config["seed"]),
+                    row["step"],
+                    row["mean_return"],
+                    seconds[row["step"]],
+                ),
+                strict=True,
+            )
+        )
+        for row in evaluations
+    ]
+
+
+def merge(directory: Path) -> None:
+    """Bring the runs of the sweep into the table."""
+    kept = {run_of(row) + (int(row["step"]),): row for row in read_table()}
+    for path in directory.glob("*/*/seed-*/evaluations.csv"):
+        kept |= {run_of(row) + (int(row["step"]),): row for row in rows_of(path.parent)}
+    with open(HERE / "evaluations.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(kept[key] for key in sorted(kept))
+    shutil.copy(directory / "random-scores.json", HERE / "random-scores.json")
+
+
+def read_table() -> list[Row]:
+    path = HERE / "evaluations.csv"
+    return read(path) if path.exists() else []
+
+
+def run_of(row: Row) -> tuple[str, str, int]:
+    return row["env"], row["algo"], int(row["seed"])
+
+
+Curves = dict[str, dict[str, list[np.ndarray]]]  # task -> algorithm -> one [evaluations, 3] per seed
+
+
+def curves_of(rows: list[Row]) -> Curves:
+    """Steps, processor seconds and mean return of every run."""
+    points = defaultdict(list)
+    for row in rows:
+        points[run_of(row)].append([float(row["step"]), float(row["cpu_seconds"]), float(row["mean_return"])])
+    curves: Curves = defaultdict(lambda: defaultdict(list))
+    for (task, algorithm, _), values in sorted(points.items()):
+        curves[task][algorithm].append(np.array(values))
+    return curves
+
+
+def write_scores(curves: Curves) -> None:
+    """Mean, standard error and SAC-normalised score at the end, and the latter at miq-auto's processor time."""
+    random = {task: entry["mean"] for task, entry in json.loads((HERE / "random-scores.json").read_text()).items()}
+    header = ("env", "algo", "seeds", "mean", "standard_error", "cpu_seconds", "score", "score_at_equal_cpu")
+    with open(HERE / "scores.csv", "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(header)
+        print(*header, sep="\t")
+        for task, algorithms in curves.items():
+            for algorithm, runs in algorithms.items():
+                last = np.array([run[-1, 2] for run in runs])
+                error = last.std(ddof=1) / np.sqrt(len(last)) if len(last) > 1 else np.nan
+                budget = float(np.mean([run[-1, 1] for run in runs]))
+                score = even = np.nan
+                if BASELINE in algorithms:
+                    baseline = algorithms[BASELINE]
+                    end = np.mean([run[-1, 2] for run in baseline])
+                    then = np.mean([np.interp(budget, run[:, 1], run[:, 2]) for run in baseline])
+                    score = (last.mean() - random[task]) / (end - random[task])
+                    even = (last.mean() - random[task]) / (then - random[task])
+                values = (round(last.mean(), 1), round(error, 1), round(budget), round(score, 3), round(even, 3))
+                writer.writerow((task, algorithm, len(runs), *values))
+                print(task, algorithm, len(runs), *values, sep="\t")
+
+
+def draw(curves: Curves) -> None:
+    figure, axes = plt.subplots(2, len(curves), figsize=(3.2 * len(curves), 5.5), squeeze=False, sharey="col")
+    for column, (task, algorithms) in enumerate(curves.items()):
+        for algorithm, runs in algorithms.items():
+            mean = np.mean(runs, axis=0)
+            for row, unit in enumerate((1e3, 60)):
+                line = axes[row, column].plot(mean[:, row] / unit, mean[:, 2], label=f"{algorithm} ({len(runs)})")
+                for run in runs:
+                    axes[row, column].plot(run[:, row] / unit, run[:, 2], color=line[0].get_color(), alpha=0.25)
+        axes[0, column].set(title=task, xlabel="environment steps / 1,000")
+        axes[1, column].set(xlabel="processor time / minutes")
+        axes[0, column].legend(fontsize=7)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("mean return of 10 episodes")
+    figure.tight_layout()
+    figure.savefig(HERE / "curves.png", dpi=110)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        merge(Path(sys.argv[1]))
+    found = curves_of(read_table())
+    write_scores(found)
+    draw(found)
