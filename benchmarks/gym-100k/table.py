@@ -60,9 +60,9 @@ def rows_of(folder: Path) -> list[Row]:
 
 def merge(directory: Path) -> None:
     """Bring the runs of the sweep into the table."""
-    kept = {run_of(row) + (int(row["step"]),): row for row in read_table()}
+    kept = {(*run_of(row), int(row["step"])): row for row in read_table()}
     for path in directory.glob("*/*/seed-*/evaluations.csv"):
-        kept |= {run_of(row) + (int(row["step"]),): row for row in rows_of(path.parent)}
+        kept |= {(*run_of(row), int(row["step"])): row for row in rows_of(path.parent)}
     with open(HERE / "evaluations.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
