@@ -1,15 +1,13 @@
 """One tidy table of finished runs, their learning curves against steps and processor time, and their scores.
 
-Usage: python table.py [DIR]   (DIR: the folder of the sweep)
-Writes evaluations.csv and random-scores.json beside this file (rows of runs that DIR lacks are kept), then curves.png
-and scores.csv from them. Without DIR, only the last two.
+Usage: python table.py [DIR]   (DIR: the folder of the sweep, by default `runs` beside this file)
+Writes evaluations.csv, random-scores.json, scores.csv and curves.png beside this file.
 """
 
 from __future__ import annotations
 
 import csv
 import json
-import shutil
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -39,40 +37,23 @@ def rows_of(folder: Path) -> list[Row]:
     if not evaluations or int(evaluations[-1]["step"]) < STEPS:
         return []
     seconds = {row["step"]: row["cpu_seconds"] for row in read(folder / "timing.csv")}
+    name = {"algo": config["algorithm"], "env": config["env"], "seed": str(config["seed"])}
     return [
-        dict(
-            zip(
-                COLUMNS,
-                (
-                    config["algorithm"],
-                    config["env"],
-                    str(config["seed"]),
-                    row["step"],
-                    row["mean_return"],
-                    seconds[row["step"]],
-                ),
-                strict=True,
-            )
-        )
+        {**name, **{key: row[key] for key in ("step", "mean_return")}, "cpu_seconds": seconds[row["step"]]}
         for row in evaluations
     ]
 
 
-def merge(directory: Path) -> None:
-    """Bring the runs of the sweep into the table."""
-    kept = {(*run_of(row), int(row["step"])): row for row in read_table()}
-    for path in directory.glob("*/*/seed-*/evaluations.csv"):
-        kept |= {(*run_of(row), int(row["step"])): row for row in rows_of(path.parent)}
+def gather(directory: Path) -> list[Row]:
+    """The rows of all finished runs, by task, algorithm, seed and step; kept as evaluations.csv."""
+    found = [row for path in directory.glob("*/*/seed-*/evaluations.csv") for row in rows_of(path.parent)]
+    found.sort(key=lambda row: (*run_of(row), int(row["step"])))
     with open(HERE / "evaluations.csv", "w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(kept[key] for key in sorted(kept))
-    shutil.copy(directory / "random-scores.json", HERE / "random-scores.json")
-
-
-def read_table() -> list[Row]:
-    path = HERE / "evaluations.csv"
-    return read(path) if path.exists() else []
+        writer.writerows(found)
+    (HERE / "random-scores.json").write_text((directory / "random-scores.json").read_text())
+    return found
 
 
 def run_of(row: Row) -> tuple[str, str, int]:
@@ -137,8 +118,6 @@ def draw(curves: Curves) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        merge(Path(sys.argv[1]))
-    found = curves_of(read_table())
-    write_scores(found)
-    draw(found)
+    curves = curves_of(gather(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "runs"))
+    write_scores(curves)
+    draw(curves)
