@@ -20,7 +20,13 @@ def test_a_missing_package_is_named(tmp_path: Path, small, monkeypatch):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("algorithm", "task"),
-    [("miq", "Pendulum-v1"), ("iq", "CartPole-v1"), ("sac", "Pendulum-v1"), ("iq", "FrozenLake-v1")],
+    [
+        ("miq", "Pendulum-v1"),
+        ("miq-auto", "Pendulum-v1"),
+        ("iq", "CartPole-v1"),
+        ("sac", "Pendulum-v1"),
+        ("iq", "FrozenLake-v1"),
+    ],
 )
 def test_the_model_acts_like_the_agent(algorithm, task, tmp_path: Path, small):
     pytest.importorskip("jax2onnx")

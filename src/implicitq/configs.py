@@ -256,6 +256,8 @@ _ADROIT = {"iq": {"temperature": 0.001}, "miq": {"temperature": 0.01}, "sac": {"
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "Pendulum": {"*": {**_SMALL, "steps": 10_000}},
     "CartPole": {"*": {**_SMALL, "steps": 10_000}},
+    "InvertedPendulum": {"*": {**_SMALL, "steps": 10_000}},
+    "Acrobot": {"*": {**_SMALL, "steps": 20_000}},
     "Humanoid": _SLOW_IQ,
     "Walker2d": _SLOW_IQ,
     "AdroitHandDoor": _ADROIT,

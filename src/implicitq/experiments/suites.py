@@ -30,20 +30,11 @@ class Suite:
         return {**self.settings, **self.task_settings.get(task, {})}
 
 
-# As the presets of the other small tasks.
-_SMALL = {"hidden": (256, 256), "min_replay": 1_000, "eval_every": 1_000, "checkpoint_every": 5_000}
 SUITES: dict[str, Suite] = {
     "gym": Suite("gym", ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")),
     "adroit": Suite("adroit", ("AdroitHandDoor", "AdroitHandHammer", "AdroitHandPen")),
     "adroit-relocate": Suite("adroit-relocate", ("AdroitHandRelocate",)),
-    "quick": Suite(
-        "quick",
-        ("Pendulum-v1", "CartPole-v1", "InvertedPendulum-v5", "Acrobot-v1"),
-        task_settings={
-            "InvertedPendulum-v5": {**_SMALL, "steps": 10_000},
-            "Acrobot-v1": {**_SMALL, "steps": 20_000},
-        },
-    ),
+    "quick": Suite("quick", ("Pendulum-v1", "CartPole-v1", "InvertedPendulum-v5", "Acrobot-v1")),
 }
 DESCRIPTIONS = {
     "gym": "the paper's five MuJoCo tasks, in version 5",
