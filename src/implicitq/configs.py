@@ -81,7 +81,7 @@ class ImplicitConfig(Config):
     bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
     softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature), auto needs it.
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
-    n_step_target: Literal["plain", "path", "soft"] = "plain"  # n_step > 1: rewards; PCL's path; or mean entropy too.
+    n_step_target: Literal["plain", "path", "soft"] = "plain"  # Of n_step: rewards; PCL's path; or + wanted entropy.
     log_policy: Literal["probability", "density"] = "probability"  # ln pi in a Box: of a bin, or a density as SAC's.
     adam_b1: float = 0.9  # Decay of Adam's mean of gradients.
     temperature_learning_rate: float | None = None  # For auto: Adam's, of ln T; None: learning_rate.

@@ -12,7 +12,7 @@ from implicitq.policies.tanh_gaussian import TanhGaussian, TanhGaussianPolicy
 from implicitq.types import Spec
 
 
-def build(config: ImplicitConfig, spec: Spec, key: jax.Array, batch_norm: bool = False) -> Policy:
+def build(config: ImplicitConfig, spec: Spec, key: jax.Array, batch_norm: bool) -> Policy:
     """The policy that the config names, untrained."""
     scaled = config.softmax == "scaled"
     match config.policy:
