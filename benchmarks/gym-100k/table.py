@@ -75,28 +75,39 @@ def curves_of(rows: list[Row]) -> Curves:
 
 
 def write_scores(curves: Curves) -> None:
-    """Mean, standard error and SAC-normalised score at the end, and the latter at miq-auto's processor time."""
+    """Per task: mean and standard error at the end, how many standard errors of the difference that is above SAC, the
+    SAC-normalised score, and the score against SAC at the processor time the algorithm took. At last, means of tasks.
+    """
     random = {task: entry["mean"] for task, entry in json.loads((HERE / "random-scores.json").read_text()).items()}
-    header = ("env", "algo", "seeds", "mean", "standard_error", "cpu_seconds", "score", "score_at_equal_cpu")
+    header = ("env", "algo", "seeds", "mean", "standard_error", "cpu_seconds", "above_sac", "score", "score_equal_cpu")
+    scores: dict[str, list[tuple[float, float]]] = defaultdict(list)
     with open(HERE / "scores.csv", "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
-        print(*header, sep="\t")
         for task, algorithms in curves.items():
+            baseline = algorithms.get(BASELINE, [])
+            if not baseline:
+                continue
+            sac, sac_error = mean_and_error(baseline)
             for algorithm, runs in algorithms.items():
-                last = np.array([run[-1, 2] for run in runs])
-                error = last.std(ddof=1) / np.sqrt(len(last)) if len(last) > 1 else np.nan
-                budget = float(np.mean([run[-1, 1] for run in runs]))
-                score = even = np.nan
-                if BASELINE in algorithms:
-                    baseline = algorithms[BASELINE]
-                    end = np.mean([run[-1, 2] for run in baseline])
-                    then = np.mean([np.interp(budget, run[:, 1], run[:, 2]) for run in baseline])
-                    score = (last.mean() - random[task]) / (end - random[task])
-                    even = (last.mean() - random[task]) / (then - random[task])
-                values = (round(last.mean(), 1), round(error, 1), round(budget), round(score, 3), round(even, 3))
-                writer.writerow((task, algorithm, len(runs), *values))
-                print(task, algorithm, len(runs), *values, sep="\t")
+                mean, error = mean_and_error(runs)
+                seconds = float(np.mean([run[-1, 1] for run in runs]))
+                then = np.mean([np.interp(seconds, run[:, 1], run[:, 2]) for run in baseline])
+                score, even = ((mean - random[task]) / (other - random[task]) for other in (sac, then))
+                above = (mean - sac) / np.hypot(error, sac_error)
+                scores[algorithm].append((score, even))
+                values = (round(mean, 1), round(error, 1), round(seconds), round(above, 2))
+                writer.writerow((task, algorithm, len(runs), *values, round(score, 3), round(even, 3)))
+        for algorithm, values in scores.items():
+            means = np.mean(values, axis=0)
+            writer.writerow((f"mean of {len(values)}", algorithm, *[""] * 5, *(round(mean, 3) for mean in means)))
+    print((HERE / "scores.csv").read_text(), end="")
+
+
+def mean_and_error(runs: list[np.ndarray]) -> tuple[float, float]:
+    """Of the returns at the end, over seeds; nan for the standard error of one seed."""
+    last = np.array([run[-1, 2] for run in runs])
+    return float(last.mean()), float(last.std(ddof=1) / np.sqrt(len(last))) if len(last) > 1 else np.nan
 
 
 def draw(curves: Curves) -> None:

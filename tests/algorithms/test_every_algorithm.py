@@ -36,7 +36,7 @@ def trained_on_probe(algorithm: str, probe: partial, **more) -> implicitq.Agent:
         settings["temperature"] = 0.01  # a learnt one would add its own entropy to the values
     if algorithm == "miq-auto":
         settings |= {"n_step": 1, "n_step_target": "plain"}  # several steps would hold the actions of the warm-up
-        settings |= {"batch_size": 256, "learning_rate": 1e-3}  # its own, for the sake of the batches' statistics
+        settings |= {"batch_size": 256, "learning_rate": 1e-3}  # the statistics of smaller batches are too noisy for it
     return implicitq.make(algorithm, probe, **settings).learn(3_500)
 
 
