@@ -68,6 +68,11 @@ def test_a_replay_too_small_for_its_use_is_refused(values):
         configs.resolve("iq", "Task-v0", **values)
 
 
+def test_a_clip_of_log_probabilities_is_refused_beside_densities():
+    with pytest.raises(InputError, match="munchausen_clip must be None with log_policy 'density'"):
+        configs.resolve("miq", "Task-v0", log_policy="density", munchausen_clip=1.0)
+
+
 def test_the_smallest_useful_replay_is_accepted():
     assert configs.resolve("iq", "Task-v0", replay_size=50, min_replay=50, num_envs=10, n_step=3).replay_size == 50
 

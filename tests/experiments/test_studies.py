@@ -120,6 +120,16 @@ def test_unknown_names_list_what_exists(tmp_path):
         expand(Study("d", "", (Variant("dqn"),)), CHEETAH, 1)
 
 
+def test_a_part_of_a_suite_keeps_its_order_and_settings(tmp_path):
+    path = tmp_path / "three.toml"
+    path.write_text('tasks = ["A-v0", "B-v0", "C-v0"]\n[settings]\nsteps = 7')
+    part = suite_of(str(path), ["C-v0", "A-v0"])
+    assert part.tasks == ("A-v0", "C-v0")
+    assert part.settings == {"steps": 7}
+    with pytest.raises(InputError, match="suite 'three' has no task 'B-v1'; did you mean 'B-v0'"):
+        suite_of(str(path), ["B-v1"])
+
+
 def test_settings_of_a_suite_reach_only_algorithms_that_have_them():
     suite = dataclasses.replace(CHEETAH, settings={"bins": 3})
     plan = expand(STUDIES["main"], suite, 1)

@@ -35,6 +35,7 @@ class SweepOptions:
     out: Path  # Folder of the sweep; studies in one folder share equal runs.
     study: StudyName = "main"
     suite: SuiteName = "quick"
+    tasks: tuple[str, ...] = ()  # Only these of the suite's tasks; by default all of them.
     seeds: int = 5  # Runs of every line on every task, with seeds 0, 1, ...
     steps: int | None = None  # Environment steps of every run; by default those of the suite or the task.
     workers: int | None = None  # Processes, each pinned to a core; by default one per core of this machine.
@@ -72,7 +73,7 @@ class ReportOptions:
 
 def run_sweep(options: SweepOptions, arguments: list[str], console: Console) -> int:
     """Gives the exit code: 0 if every run is finished, 1 if some failed, 130 if stopped."""
-    plan = expand(study_of(options.study), suite_of(options.suite), options.seeds, options.steps)
+    plan = expand(study_of(options.study), suite_of(options.suite, options.tasks), options.seeds, options.steps)
     for text in plan.left_out:
         console.print(f"left out: {text}", markup=False)
     sweep.check_folders(options.out, plan.runs)

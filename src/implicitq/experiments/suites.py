@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,15 +44,19 @@ DESCRIPTIONS = {
 }
 
 
-def suite_of(name: str) -> Suite:
-    """A suite by its name, or from a TOML file."""
+def suite_of(name: str, only: Collection[str] = ()) -> Suite:
+    """A suite by its name, or from a TOML file; with `only` these of its tasks."""
     if name in SUITES:
         suite = SUITES[name]
     elif name.endswith(".toml"):
         suite = _read(Path(name))
     else:
         raise InputError(f"unknown suite {name!r}{nearest(name, SUITES)}, or the path of a .toml file")
-    return dataclasses.replace(suite, tasks=tuple(map(_with_version, suite.tasks)))
+    tasks = tuple(map(_with_version, suite.tasks))
+    for task in only:
+        if task not in tasks:
+            raise InputError(f"suite {suite.name!r} has no task {task!r}{nearest(task, tasks)}")
+    return dataclasses.replace(suite, tasks=tuple(task for task in tasks if task in only or not only))
 
 
 def _with_version(task: str) -> str:
