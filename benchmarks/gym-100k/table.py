@@ -92,7 +92,7 @@ def write_scores(curves: Curves) -> None:
             for algorithm, runs in algorithms.items():
                 mean, error = mean_and_error(runs)
                 seconds = float(np.mean([run[-1, 1] for run in runs]))
-                then = np.mean([np.interp(seconds, run[:, 1], run[:, 2]) for run in baseline])
+                then = sac if runs is baseline else np.mean([np.interp(seconds, *run[:, 1:].T) for run in baseline])
                 score, even = ((mean - random[task]) / (other - random[task]) for other in (sac, then))
                 above = (mean - sac) / np.hypot(error, sac_error)
                 scores[algorithm].append((score, even))
@@ -101,7 +101,18 @@ def write_scores(curves: Curves) -> None:
         for algorithm, values in scores.items():
             means = np.mean(values, axis=0)
             writer.writerow((f"mean of {len(values)}", algorithm, *[""] * 5, *(round(mean, 3) for mean in means)))
-    print((HERE / "scores.csv").read_text(), end="")
+
+
+def print_scores() -> None:
+    """scores.csv as the table of docs/adaptive.md."""
+    print("| task | algorithm | seeds | return at 100,000 steps | processor time | score | at equal processor time |")
+    print("|---|---|---|---|---|---|---|")
+    for row in read(HERE / "scores.csv"):
+        result = f"{float(row['mean']):,.0f}" if row["mean"] else ""
+        result += f" ± {float(row['standard_error']):,.0f}" if int(row["seeds"] or 0) > 1 else ""
+        seconds = f"{row['cpu_seconds']} s" if row["cpu_seconds"] else ""
+        percents = (f"{float(row[key]):.0%}".replace("%", " %") for key in ("score", "score_equal_cpu"))
+        print("|", " | ".join((row["env"], f"`{row['algo']}`", row["seeds"], result, seconds, *percents)), "|")
 
 
 def mean_and_error(runs: list[np.ndarray]) -> tuple[float, float]:
@@ -131,4 +142,5 @@ def draw(curves: Curves) -> None:
 if __name__ == "__main__":
     curves = curves_of(gather(Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "runs"))
     write_scores(curves)
+    print_scores()
     draw(curves)
