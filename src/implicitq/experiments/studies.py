@@ -123,8 +123,13 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             "adaptive-ablation",
-            "miq-auto, and without each of its ingredients, beside M-IQ and SAC",
-            (*(Variant("miq-auto", values) for values in ({}, *_WITHOUT)), Variant("miq"), SAC),
+            "miq-auto, and without each of its ingredients, beside M-IQ and SAC, and SAC with those it can take",
+            (
+                *(Variant("miq-auto", values) for values in ({}, *_WITHOUT)),
+                Variant("miq"),
+                SAC,
+                Variant("sac", {"n_step": 5, "batch_size": 128}),
+            ),
         ),
         Study("adaptive", "miq-auto beside SAC and M-IQ", (Variant("miq-auto"), SAC, Variant("miq"))),
         Study("all", "every algorithm, with best parameters", tuple(map(Variant, configs.ALGORITHMS))),
