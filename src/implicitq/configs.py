@@ -103,8 +103,8 @@ class ImplicitConfig(Config):
         require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
         require(self, "bins", 2 <= self.bins <= 65_536, "a whole number from 2 to 65536")
         _require_clip(self)
-        counts = self.munchausen_clip is None or self.log_policy == "probability"
-        require(self, "munchausen_clip", counts, "None with log_policy 'density', where ln pi has no upper bound")
+        bounded = self.munchausen_clip is None or self.log_policy == "probability"
+        require(self, "munchausen_clip", bounded, "None with log_policy 'density', where ln pi has no upper bound")
         require(self, "adam_b1", 0 <= self.adam_b1 < 1, "a number in [0, 1)")
         rate = self.temperature_learning_rate
         require(self, "temperature_learning_rate", rate is None or 0 < rate < math.inf, "a positive number or None")

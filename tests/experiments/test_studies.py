@@ -126,6 +126,8 @@ def test_a_part_of_a_suite_keeps_its_order_and_settings(tmp_path):
     part = suite_of(str(path), ["C-v0", "A-v0"])
     assert part.tasks == ("A-v0", "C-v0")
     assert part.settings == {"steps": 7}
+    assert part.name == "three-A-v0-C-v0"  # its plan is kept beside that of the whole
+    assert suite_of(str(path), ["C-v0", "B-v0", "A-v0"]) == suite_of(str(path))
     with pytest.raises(InputError, match="suite 'three' has no task 'B-v1'; did you mean 'B-v0'"):
         suite_of(str(path), ["B-v1"])
 

@@ -73,6 +73,7 @@ ENTROPY_WEIGHTS = (0.001, 0.01, 0.1)
 LEARNING_RATES = (3e-4, 3e-5)
 BINS = (3, 5, 7, 11, 15)
 _ALPHA = 0.9
+_SHARED = {name: configs.ALGORITHMS["miq-auto"].values[name] for name in ("n_step", "batch_size")}  # SAC can take them
 _WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of miq-auto: each taken away, or as the paper has it
     {"temperature": 0.01, "n_step_target": "plain"},
     {"batch_norm": False, "target_update": 0.005},
@@ -128,7 +129,7 @@ STUDIES: dict[str, Study] = {
                 *(Variant("miq-auto", values) for values in ({}, *_WITHOUT)),
                 Variant("miq"),
                 SAC,
-                Variant("sac", {"n_step": 5, "batch_size": 128}),
+                Variant("sac", _SHARED),
             ),
         ),
         Study("adaptive", "miq-auto beside SAC and M-IQ", (Variant("miq-auto"), SAC, Variant("miq"))),

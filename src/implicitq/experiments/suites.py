@@ -45,18 +45,21 @@ DESCRIPTIONS = {
 
 
 def suite_of(name: str, only: Collection[str] = ()) -> Suite:
-    """A suite by its name, or from a TOML file; with `only` these of its tasks."""
+    """A suite by its name, or from a TOML file; with `only` that part of its tasks, under a name of its own."""
     if name in SUITES:
         suite = SUITES[name]
     elif name.endswith(".toml"):
         suite = _read(Path(name))
     else:
         raise InputError(f"unknown suite {name!r}{nearest(name, SUITES)}, or the path of a .toml file")
-    tasks = tuple(map(_with_version, suite.tasks))
-    for task in only:
+    tasks, wanted = tuple(map(_with_version, suite.tasks)), tuple(map(_with_version, only))
+    for task in wanted:
         if task not in tasks:
             raise InputError(f"suite {suite.name!r} has no task {task!r}{nearest(task, tasks)}")
-    return dataclasses.replace(suite, tasks=tuple(task for task in tasks if task in only or not only))
+    part = tuple(task for task in tasks if task in wanted) or tasks
+    # A sweep of a part must not take the place of the plan of the whole.
+    name = suite.name if part == tasks else "-".join((suite.name, *part))
+    return dataclasses.replace(suite, name=name, tasks=part)
 
 
 def _with_version(task: str) -> str:
