@@ -30,4 +30,7 @@ def write_run(root: Path, run: PlannedRun, level: float, **changes: Any) -> Path
     rows = [f"{step},{float(mean)!r},0.5,200.0,1.0,200" for step, mean in zip(steps, means, strict=True)]
     header = "step,mean_return,std_return,mean_length,return_0,length_0"
     (folder / "evaluations.csv").write_text("\n".join([header, *rows, ""]))
+    if "rate" in changes:  # processor seconds per step; without it there are no clocks
+        clocks = [f"{step},{step * changes['rate']},{step * changes['rate']}" for step in steps]
+        (folder / "timing.csv").write_text("\n".join(["step,wall_seconds,cpu_seconds", *clocks, ""]))
     return folder

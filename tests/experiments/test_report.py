@@ -54,6 +54,28 @@ def test_the_tables_hold_the_numbers(finished_sweep):
     assert {row["finished_seeds"] for row in returns} == {"3"}
 
 
+def test_runs_with_clocks_are_compared_at_equal_processor_time_too(finished_sweep, small_plan):
+    before = write_report(finished_sweep).page.read_text()
+    assert "processor time" not in before
+    for run in small_plan.runs:
+        shutil.rmtree(finished_sweep / run.folder)
+        write_run(finished_sweep, run, 200.0, rate=2.0 if run.algorithm == "sac" else 1.0)
+    page = write_report(finished_sweep).page
+    for task in ("Pendulum-v1", "InvertedPendulum-v5"):
+        for form in ("pdf", "png"):
+            assert (page.parent / f"figures/small-boxes-{task}-time.{form}").stat().st_size > 1_000
+    with open(page.parent / "tables/small-boxes-cost.csv", newline="") as file:
+        rows = {(row["task"], row["line"]): row for row in csv.DictReader(file)}
+    assert float(rows["Pendulum-v1", "miq"]["cpu_seconds"]) == 10_000
+    mean = rows["mean of 2 tasks", "miq"]  # with the same curve in half of the time: twice the score
+    assert float(mean["score"]) == pytest.approx(1.0, abs=0.03)
+    assert float(mean["score_at_equal_time"]) == pytest.approx(2.0, abs=0.06)
+    shown = (page.parent / "tables/small-boxes-cost.md").read_text().splitlines()
+    assert shown[0].count("|") == shown[1].count("|") == shown[-1].count("|") == 9
+    assert shown[-1].startswith("| mean of 2 tasks | sac |")
+    assert shown[-1].endswith("| 100 % | 100 % |")
+
+
 def test_the_same_folder_gives_the_same_page(finished_sweep):
     first = write_report(finished_sweep).page.read_bytes()
     assert write_report(finished_sweep).page.read_bytes() == first

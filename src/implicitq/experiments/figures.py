@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ _INK = "#1a1b1c"  # replaced by the page's own colour of text
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56a0e0", "#c08a00", "#8a6fd1", "#7f7f7f")
 _DASHES = ("-", "--", "-.", ":")
 _WIDTH = 4.8
+_TICK, _LEGEND = 22, 54  # characters of a label in one line, beside an axis and below it
 _MOST_POINTS = 100  # of a curve; the end is always one
 _BAND = {"alpha": 0.18, "linewidth": 0}
 STYLE: dict[Any, Any] = {
@@ -48,57 +50,50 @@ def style_of(lines: Sequence[str], line: str) -> dict[str, Any]:
     return {"color": _COLOURS[number % len(_COLOURS)], "linestyle": dashes, "linewidth": 1.6}
 
 
-def task_curves(scores: StudyScores, task: TaskScores) -> Figure:
-    """Mean return over seeds against environment steps, with one standard deviation over seeds."""
-    figure, axes = _figure(len(task.cells))
+def task_curves(scores: StudyScores, task: TaskScores, against_time: bool = False) -> Figure:
+    """Mean return over seeds with one standard deviation, against environment steps or mean processor time."""
+    figure, axes = _figure()
     chosen = _thinned(len(task.grid))
     for line, cell in task.cells.items():
         values = cell.values[:, chosen]
-        some = np.isfinite(values).any(axis=0)
-        steps, present = task.grid[chosen][some], values[:, some]
+        some = np.isfinite(cell.seconds[:, chosen] if against_time else values).any(axis=0)
+        present = values[:, some]
+        where = np.nanmean(cell.seconds[:, chosen][:, some], axis=0) / 60 if against_time else task.grid[chosen][some]
         mean, spread = np.nanmean(present, axis=0), np.nanstd(present, axis=0)
         style = style_of(scores.lines, line)
-        axes.plot(steps, mean, label=f"{line} ({_seeds(cell.values)})", **_marked(style, len(steps)))
-        axes.fill_between(steps, mean - spread, mean + spread, color=style["color"], **_BAND)
+        axes.plot(where, mean, label=f"{line} ({_seeds(cell.values)})", **_marked(style, len(where)))
+        axes.fill_between(where, mean - spread, mean + spread, color=style["color"], **_BAND)
     if task.random is not None:
         axes.axhline(task.random, color=_INK, linewidth=0.8, linestyle=(0, (1, 3)))
-    axes.set(title=task.task, xlabel="environment steps", ylabel="undiscounted return")
+    unit = "minutes of processor time" if against_time else "environment steps"
+    axes.set(title=task.task, xlabel=unit, ylabel="undiscounted return")
     axes.xaxis.set_major_formatter(lambda value, _: _short(value))
     return _with_legend(figure, axes)
 
 
 def aggregates(scores: StudyScores, found: dict[str, dict[str, statistics.Interval]]) -> Figure:
     """Point and interval of each aggregate, a panel each, lines from top to bottom."""
-    lines = list(found)
-    figure = Figure(figsize=(_WIDTH, 0.9 + 0.24 * len(lines)), layout="constrained")
-    panels = figure.subplots(1, len(statistics.AGGREGATES), sharey=True)
+    figure, panels = _rows(list(found), len(statistics.AGGREGATES))
     for axes, name in zip(panels, statistics.AGGREGATES, strict=True):
-        for row, line in enumerate(lines):
-            _whisker(axes, row, found[line][name], style_of(scores.lines, line)["color"])
+        for row, (line, intervals) in enumerate(found.items()):
+            _whisker(axes, row, intervals[name], style_of(scores.lines, line)["color"])
         axes.set_title(name)
-        axes.margins(y=0.1)
         axes.axvline(1, color=_INK, linewidth=0.8, linestyle=(0, (1, 3)))
-    panels[0].set_yticks(range(len(lines)), lines)
-    panels[0].invert_yaxis()
     figure.supxlabel("normalised score (random 0, best SAC 1)", fontsize=10)
     return figure
 
 
 def improvements(scores: StudyScores, found: dict[str, statistics.Interval], over: str) -> Figure:
-    figure = Figure(figsize=(_WIDTH, 1.0 + 0.26 * len(found)), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = _rows(list(found), 1)
     for row, (line, interval) in enumerate(found.items()):
         _whisker(axes, row, interval, style_of(scores.lines, line)["color"])
-    axes.set_yticks(range(len(found)), list(found))
-    axes.invert_yaxis()
-    axes.margins(y=0.1)
     axes.axvline(0.5, color=_INK, linewidth=0.8, linestyle=(0, (1, 3)))
-    axes.set(xlim=(-0.03, 1.03), xlabel=f"P(line > {over})", title=f"Probability of improvement over {over}")
+    axes.set(xlim=(-0.03, 1.03), xlabel=textwrap.fill(f"P(line > {over})", _TICK), title="Probability of improvement")
     return figure
 
 
 def profiles(scores: StudyScores, matrices: dict[str, Array], generator: np.random.Generator) -> Figure:
-    figure, axes = _figure(len(matrices))
+    figure, axes = _figure()
     everything = np.concatenate([matrix.ravel() for matrix in matrices.values()])
     low, high = np.nanpercentile(everything, [0, 100])
     thresholds = np.linspace(min(0.0, low), max(1.1, high), 81)
@@ -116,7 +111,7 @@ def profiles(scores: StudyScores, matrices: dict[str, Array], generator: np.rand
 def efficiency(scores: StudyScores, tasks: Sequence[TaskScores], generator: np.random.Generator) -> Figure:
     """IQM of the normalised scores along training, of the lines that are on all tasks."""
     lines = [line for line in scores.lines if all(line in task.cells for task in tasks)]
-    figure, axes = _figure(len(lines))
+    figure, axes = _figure()
     equal = all(np.array_equal(task.grid, tasks[0].grid) for task in tasks)
     shares = np.unique(np.linspace(1 / _MOST_POINTS, 1, _MOST_POINTS))
     for line in lines:
@@ -160,16 +155,37 @@ def to_file(figure: Figure, form: str) -> bytes:
     return buffer.getvalue()
 
 
-def _figure(lines: int) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(_WIDTH, 2.9 + 0.19 * math.ceil(lines / 2)), layout="constrained")
+def _figure() -> tuple[Figure, Any]:
+    figure = Figure(layout="constrained")  # its height is known with the legend
     FigureCanvasAgg(figure)
     return figure, figure.subplots()
 
 
 def _with_legend(figure: Figure, axes: Any) -> Figure:
+    """Below the axes: two columns, or one for long labels."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    columns = 2 if max(map(len, labels)) <= _LEGEND // 2 else 1
+    wrapped = [_wrapped(label, _LEGEND) for label in labels]
+    height = sum(1 + label.count("\n") for label in wrapped)
+    figure.set_size_inches(_WIDTH, 2.9 + 0.19 * math.ceil(height / columns))
+    figure.legend(handles, wrapped, loc="outside lower center", ncols=columns)
     return figure
+
+
+def _rows(lines: list[str], panels: int) -> tuple[Figure, Any]:
+    """Panels that share a row for each line, from top to bottom."""
+    labels = [_wrapped(line, _TICK) for line in lines]
+    tallest = 1 + max(label.count("\n") for label in labels)
+    size = _WIDTH, 0.9 + 0.24 * len(lines) * (1 + 0.5 * (tallest - 1))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
+    axes[0].set_yticks(range(len(lines)), labels, fontsize=8)
+    axes[0].set_ylim(len(lines) - 0.5, -0.5)
+    return figure, axes
+
+
+def _wrapped(label: str, width: int) -> str:
+    return textwrap.fill(label, width, break_long_words=False, break_on_hyphens=False)
 
 
 def _whisker(axes: Any, row: int, interval: statistics.Interval, colour: str) -> None:

@@ -30,6 +30,7 @@ class FoundRun:
     versions: dict[str, Any] | None  # None if not recorded
     steps: Array  # [E] of its evaluations, ascending
     means: Array  # [E] mean return of each
+    seconds: Array  # [E] processor time of training up to each; NaN where it was not recorded
     cut: bool = False  # the last row was half-written and is left out
 
     @property
@@ -78,7 +79,8 @@ def read_run(folder: Path, name: str) -> FoundRun:
     steps, means, cut = read_evaluations(folder / "evaluations.csv")
     if not len(steps):
         raise InputError("evaluations.csv holds no evaluation yet")
-    return FoundRun(folder, name, config, read_versions(folder), steps, means, cut)
+    seconds = read_seconds(folder / "timing.csv", steps)
+    return FoundRun(folder, name, config, read_versions(folder), steps, means, seconds, cut)
 
 
 def read_config(folder: Path) -> Config:
@@ -127,6 +129,17 @@ def read_evaluations(path: Path) -> tuple[Array, Array, bool]:
     if (np.diff(steps) <= 0).any():
         raise InputError("evaluations.csv has steps that do not ascend")
     return steps, means, cut
+
+
+def read_seconds(path: Path, steps: Array) -> Array:
+    """Processor time at these steps; NaN where it cannot be read, since clocks are no part of a result."""
+    try:
+        rows = path.read_bytes().split(b"\n")[1:-1]
+        clock = {int(row.split(b",", 1)[0]): row for row in rows}
+        found = [float(clock[step].rsplit(b",", 1)[1]) if step in clock else np.nan for step in steps.tolist()]
+    except (OSError, ValueError, IndexError):
+        return np.full(len(steps), np.nan)
+    return np.array(found)
 
 
 def progress_of(folder: Path) -> Progress:

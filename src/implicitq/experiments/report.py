@@ -35,6 +35,11 @@ _SCORE = (
     "at the same number of steps. IQM is the mean of the middle half of all runs; mean and median are over the tasks' "
     "means."
 )
+_TIME = (
+    "Processor time is that of all threads of a run, evaluations included (timing.csv). At equal processor time, SAC "
+    "counts with the mean return it has after as many seconds as the line took in all, linear between evaluations; "
+    "beyond its end with its last one."
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Written:
 
 
 def write_report(root: Path, version_set: int | None = None, steps: int | None = None) -> Written:
-    """Write DIR/report: index.html, figures/ (PDF, PNG) and tables/ (CSV, LaTeX)."""
+    """Write DIR/report: index.html, figures/ (PDF, PNG) and tables/ (CSV, LaTeX, Markdown)."""
     if steps is not None and steps < 1:
         raise InputError(f"steps must be a whole number of at least 1, got {steps}")
     found = gather(root, version_set)
@@ -100,12 +105,16 @@ def _section(out: Path, section: Section, scores: StudyScores) -> Iterator[str]:
     if matrices:
         yield from _normalised(out, section, scores, tasks, matrices)
     yield "<h3>Returns, task by task</h3>"
-    drawn = [
-        _saved(out, f"{section.name}-{slug(task.task)}", figures.task_curves(scores, task), _curve_caption(task))
-        for task in scores.tasks
-    ]
-    yield page.figures(drawn)
+    yield page.figures([_curves(out, section, scores, task) for task in scores.tasks])
     yield _table(out, section, tables.returns_table(scores))
+    timed = [task for task in scores.tasks if any(cell.cost is not None for cell in task.cells.values())]
+    if timed:
+        yield "<h3>Returns for processor time</h3>"
+        yield page.figures([_curves(out, section, scores, task, against_time=True) for task in timed])
+        yield page.paragraph(_TIME, "soft")
+    costs = tables.cost_table(scores)
+    if costs is not None:
+        yield _table(out, section, costs)
 
 
 def _normalised(
@@ -182,15 +191,24 @@ def _saved(out: Path, name: str, figure: Figure, caption: str) -> tuple[str, str
 
 def _table(out: Path, section: Section, table: DataTable) -> str:
     stem = f"{section.name}-{table.name}"
-    write_atomically(out / "tables" / f"{stem}.csv", table.to_csv().encode())
-    write_atomically(out / "tables" / f"{stem}.tex", table.to_latex().encode())
-    links = f'<p class="soft"><a href="tables/{stem}.csv">CSV</a> <a href="tables/{stem}.tex">LaTeX</a></p>'
-    return table.to_html() + links
+    forms = (
+        ("CSV", "csv", table.to_csv()),
+        ("LaTeX", "tex", table.to_latex()),
+        ("Markdown", "md", table.to_markdown()),
+    )
+    for _, ending, text in forms:
+        write_atomically(out / "tables" / f"{stem}.{ending}", text.encode())
+    links = " ".join(f'<a href="tables/{stem}.{ending}">{name}</a>' for name, ending, _ in forms)
+    return f'{table.to_html()}<p class="soft">{links}</p>'
 
 
-def _curve_caption(task: TaskScores) -> str:
+def _curves(
+    out: Path, section: Section, scores: StudyScores, task: TaskScores, against_time: bool = False
+) -> tuple[str, str, str]:
     dotted = "" if task.random is None else " Dotted: the random policy."
-    return f"{task.task}: mean over seeds, band of one standard deviation over seeds.{dotted}"
+    caption = f"{task.task}: mean over seeds, band of one standard deviation over seeds.{dotted}"
+    name = f"{section.name}-{slug(task.task)}{'-time' if against_time else ''}"
+    return _saved(out, name, figures.task_curves(scores, task, against_time), caption)
 
 
 def _seed_range(matrix: Array) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,12 +22,43 @@ class Cell:
 
     seeds: tuple[int, ...]
     values: Array  # [S, G] mean returns; NaN where a run has no evaluation
+    seconds: Array  # [S, G] processor time up to there; NaN where a run has no evaluation or no clock
 
     @property
     def final(self) -> Array:
         """Mean returns at the end of the budget, of the runs that got there: at most [S]."""
         last = self.values[:, -1]
         return last[np.isfinite(last)]
+
+    @property
+    def standard_error(self) -> float:
+        """Of the mean over seeds at the end; NaN for less than two of them."""
+        return float(self.final.std(ddof=1) / np.sqrt(len(self.final))) if len(self.final) > 1 else np.nan
+
+    @property
+    def cost(self) -> float | None:
+        """Mean processor time of the runs that got to the end; None unless all of them have clocks."""
+        took = self.seconds[np.isfinite(self.values[:, -1]), -1]
+        return float(took.mean()) if len(took) and np.isfinite(took).all() else None
+
+    def after(self, seconds: float) -> float:
+        """Mean return after this processor time, linear between evaluations; the first before, the last beyond."""
+        known = np.isfinite(self.seconds) & np.isfinite(self.values)
+        ended = np.flatnonzero(known[:, -1])
+        curves = [(self.seconds[run, known[run]], self.values[run, known[run]]) for run in ended]
+        return float(np.mean([np.interp(seconds, *curve) for curve in curves])) if curves else np.nan
+
+
+class Standing(NamedTuple):
+    """What a line reached on a task, what that cost, and how it compares with the best SAC."""
+
+    seeds: int
+    mean_return: float
+    standard_error: float | None  # None for one seed
+    cpu_seconds: float
+    errors_above_sac: float | None  # the difference of the means, in standard errors of it
+    score: float
+    score_at_equal_time: float | None  # SAC counts with its return after the same processor time
 
 
 @dataclass(frozen=True)
@@ -44,6 +75,22 @@ class TaskScores:
         if self.problem is not None or self.random is None or self.baseline is None:
             raise InputError(f"{self.task} has no normalised scores: {self.problem}")
         return (values - self.random) / (self.baseline - self.random)
+
+    def standing(self, line: str) -> Standing | None:
+        """Of a line beside the best SAC; None without finished runs, clocks, or scores on this task."""
+        cell = self.cells.get(line)
+        if cell is None or cell.cost is None or self.baseline_line is None or self.problem is not None:
+            return None
+        sac, random = self.cells[self.baseline_line], float(self.random or 0)
+        mean, score = float(cell.final.mean()), float(self.normalised(cell.final).mean())
+        error = None if np.isnan(cell.standard_error) else cell.standard_error
+        if cell is sac:  # its seeds differ in speed: it would not be level with itself
+            return Standing(len(cell.final), mean, error, cell.cost, None, score, score)
+        apart = float(np.hypot(cell.standard_error, sac.standard_error))
+        above = (mean - float(sac.final.mean())) / apart if apart > 0 else None
+        then = sac.after(cell.cost) - random
+        even = (mean - random) / then if then > 0 else None
+        return Standing(len(cell.final), mean, error, cell.cost, above, score, even)
 
 
 @dataclass(frozen=True)
@@ -105,8 +152,9 @@ def _score_task(
     cells = {}
     for label, group in lines.items():
         ordered = sorted(group, key=lambda run: run.config.seed)
-        values = np.stack([align(run, grid, notes) for run in ordered])
-        cells[label] = Cell(tuple(run.config.seed for run in ordered), values)
+        aligned = [align(run, grid, notes) for run in ordered]
+        values, seconds = (np.stack(each) for each in zip(*aligned, strict=True))
+        cells[label] = Cell(tuple(run.config.seed for run in ordered), values, seconds)
     best = _best_sac(lines, cells)
     baseline = None if best is None else float(cells[best].final.mean())
     zero = None if random is None else float(random["mean"])
@@ -149,8 +197,10 @@ def _grid(task: str, runs: Sequence[FoundRun], steps: int | None, notes: list[st
     return points
 
 
-def align(run: FoundRun, grid: Array, notes: list[str]) -> Array:
-    """Mean returns of a run on the grid: each point takes the nearest evaluation within half an interval of the run.
+def align(run: FoundRun, grid: Array, notes: list[str]) -> tuple[Array, Array]:
+    """Mean returns of a run on the grid, and the processor time it took to get there, [G] each.
+
+    A point takes the nearest evaluation within half an interval of the run.
 
     What is missing stays missing (NaN) and is noted; nothing is made up in between.
     """
@@ -176,4 +226,4 @@ def align(run: FoundRun, grid: Array, notes: list[str]) -> Array:
         )
     if shifted:
         notes.append(f"{run.name}: {shifted} evaluations lie beside the grid and count for its nearest point")
-    return values
+    return values, np.where(np.isfinite(values), run.seconds[nearest], np.nan)

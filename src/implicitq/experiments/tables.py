@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from implicitq.experiments.scores import StudyScores
+from implicitq.experiments.scores import Standing, StudyScores
 from implicitq.experiments.statistics import AGGREGATES, Interval
 
 Value = str | float | int | None
@@ -48,6 +48,10 @@ class DataTable:
             r"\end{table}",
         ]
         return "\n".join(lines) + "\n"
+
+    def to_markdown(self) -> str:
+        rule = ("---", *["---:"] * (len(self.shown_header) - 1))
+        return "".join(f"| {' | '.join(row)} |\n" for row in (self.shown_header, rule, *self.shown))
 
     def to_html(self) -> str:
         return html_table(self.caption, self.shown_header, self.shown)
@@ -95,6 +99,48 @@ def returns_table(scores: StudyScores) -> DataTable:
         ("line", *(f"{task.task}, {int(task.grid[-1]):,} steps" for task in scores.tasks)),
         tuple(shown),
     )
+
+
+def cost_table(scores: StudyScores) -> DataTable | None:
+    """What every line costs on every task with scores, and what SAC does for as much; None if there are no clocks."""
+    found = {(task.task, line): task.standing(line) for task in scores.scored for line in scores.lines}
+    known = {key: standing for key, standing in found.items() if standing is not None}
+    rows: list[tuple[Value, ...]] = [(*key, *standing) for key, standing in known.items()]
+    shown = [(*key, *_shown_standing(standing)) for key, standing in known.items()]
+    tasks = len(scores.scored)
+    for line in scores.lines:
+        pairs = [(each.score, each.score_at_equal_time) for (_, name), each in known.items() if name == line]
+        if len(pairs) == tasks > 1:
+            means = [_mean(column) for column in zip(*pairs, strict=True)]
+            rows.append((f"mean of {tasks} tasks", line, *[None] * 5, *means))
+            shown.append((f"mean of {tasks} tasks", line, *[""] * 4, *map(_percent, means)))
+    if not known:
+        return None
+    return DataTable(
+        "cost",
+        "Return at the end (mean ± standard error over seeds), processor time of a run, distance to the best SAC in "
+        "standard errors of the difference, and scores relative to SAC at the same steps and the same processor time",
+        ("task", "line", *Standing._fields),
+        tuple(rows),
+        ("task", "line", "seeds", "return", "processor time", "above SAC", "score", "at equal processor time"),
+        tuple(shown),
+    )
+
+
+def _shown_standing(standing: Standing) -> tuple[str, ...]:
+    error = "" if standing.standard_error is None else f" ± {standing.standard_error:,.0f}"
+    above = "" if standing.errors_above_sac is None else f"{standing.errors_above_sac:+.1f}"
+    result = (str(standing.seeds), f"{standing.mean_return:,.0f}{error}", f"{standing.cpu_seconds:,.0f} s", above)
+    return (*result, _percent(standing.score), _percent(standing.score_at_equal_time))
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.0f} %"
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def aggregates_table(found: dict[str, dict[str, Interval]], seeds: dict[str, str]) -> DataTable:
