@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import toys
-from implicitq import spaces
+from implicitq import evaluate, spaces
 from implicitq.envs import EVALUATION, EnvironmentMaker, episode_seed
 from implicitq.evaluate import Evaluator
 from implicitq.types import Evaluation, InputError
@@ -70,6 +70,14 @@ def test_mean_and_std_are_over_episodes():
 def test_returns_that_are_not_finite_are_refused():
     with pytest.raises(InputError, match=r"an evaluation episode at step 7 returned .* rewards must be finite"):
         Evaluator(EnvironmentMaker(lambda: toys.Breaks(2, "reward")), 1, seed=0).run(act, 7)
+
+
+def test_an_environment_without_an_end_is_refused(monkeypatch):
+    monkeypatch.setattr(evaluate, "LONGEST_EPISODE", 50)
+    run = Evaluator(EnvironmentMaker(lambda: toys.Toy(end_chance=0.0, limit=50)), 2, seed=0).run(act, 7)
+    assert run.lengths == (50, 50)
+    with pytest.raises(InputError, match="has not ended after 50 steps; give the environment a time limit"):
+        Evaluator(EnvironmentMaker(lambda: toys.Toy(end_chance=0.0, limit=51)), 2, seed=0).run(act, 7)
 
 
 def test_a_failing_environment_gives_a_sentence():

@@ -10,6 +10,8 @@ from implicitq import spaces
 from implicitq.envs import EVALUATION, Adapter, EnvironmentMaker, episode_seed, failures_named
 from implicitq.types import Array, Evaluation, InputError, Spec
 
+LONGEST_EPISODE = 100_000  # steps; an environment without an end would hang the run
+
 
 class Evaluator:
     """Environments of its own, made once and reset to fresh seeds for every evaluation."""
@@ -45,6 +47,11 @@ class Evaluator:
                 if not (terminated or truncated):
                     still.append(index)
             running = still
+            if running and lengths[running[0]] >= LONGEST_EPISODE:
+                raise InputError(
+                    f"an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; give the environment a time "
+                    "limit, for instance with gymnasium.wrappers.TimeLimit"
+                )
         if not np.isfinite(returns).all():
             raise InputError(
                 f"an evaluation episode at step {step} returned {returns.tolist()}; rewards must be finite"
