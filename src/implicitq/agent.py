@@ -194,9 +194,7 @@ def load(path: str | Path, env: EnvironmentSource | None = None) -> Agent:
     path = Path(path)
     found = policy_file.read(path / POLICY if path.is_dir() else path)
     spec = spaces.spec_of(found.observation_space, found.action_space)
-    learner = Learner(
-        algorithms.build(found.config, spec), spec, found.config.seed, found.config.normalize_observations
-    )
+    learner = Learner(algorithms.build(found.config, spec), spec, found.config)
     learner.load_actor_arrays(found.arrays)
     maker = EnvironmentMaker(env) if env is not None else None
     agent = Agent(found.config, found.observation_space, found.action_space, learner, maker, found.step)

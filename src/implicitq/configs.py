@@ -34,6 +34,9 @@ class Config:
     warmup: Literal["policy", "uniform"] = "policy"  # What collects them: the untrained policy, or uniform actions.
     hidden: tuple[int, ...] = (512, 512)  # Units of each hidden layer.
     n_step: int = 1  # Rewards summed before bootstrapping.
+    actor_average: float | None = (
+        None  # Evaluate a running mean of the weights, this share new per update; None: don't.
+    )
     normalize_observations: bool = False  # Running mean and variance; saved with the policy.
     num_envs: int = 1  # Environments stepped side by side; updates per environment step stay the same.
     vectorization: Literal["sync", "async"] = "sync"  # async: one process per environment.
@@ -57,6 +60,8 @@ class Config:
         require(self, "discount", 0 <= self.discount < 1, "a number in [0, 1)")
         require(self, "target_update", 0 < self.target_update <= 1, "a number in (0, 1]")
         require(self, "learning_rate", 0 < self.learning_rate < math.inf, "a positive number")
+        average = self.actor_average
+        require(self, "actor_average", average is None or 0 < average <= 1, "a number in (0, 1] or None")
         require(self, "hidden", all(units >= 1 for units in self.hidden), "positive layer sizes")
         rows = self.replay_size // self.num_envs
         require(
@@ -229,6 +234,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
             "learning_rate": 1e-3,
             "adam_b1": 0.5,
             "temperature_learning_rate": 3e-3,
+            "actor_average": 1e-3,
             "min_replay": 5_000,
             "warmup": "uniform",
         },
@@ -310,7 +316,15 @@ def from_json(data: Mapping[str, Any]) -> Config:
     algorithm, env = values.pop("algorithm", None), values.pop("env", None)
     if not isinstance(algorithm, str) or not isinstance(env, str):
         raise InputError("a config needs the names of its algorithm and its env")
-    return resolve(algorithm, env, **values)
+    return resolve(algorithm, env, **{**_defaults(algorithm), **values})
+
+
+def _defaults(algorithm: str) -> dict[str, Any]:
+    """What a field meant before there was such a field, for files of earlier versions; presets have moved on."""
+    if algorithm not in ALGORITHMS:
+        return {}
+    fields = dataclasses.fields(ALGORITHMS[algorithm].config)
+    return {field.name: field.default for field in fields if field.name not in ("algorithm", "env")}
 
 
 def _require_clip(config: ImplicitConfig | DQNConfig) -> None:

@@ -44,6 +44,6 @@ def squared_loss(prediction: jax.Array, target: jax.Array) -> jax.Array:
     return jnp.mean(jnp.square(target - prediction))
 
 
-def polyak(target: PyTree, online: PyTree, rate: float) -> PyTree:
+def polyak(target: PyTree, online: PyTree, rate: jax.Array | float) -> PyTree:
     """Sec. 6: target <- (1 - rate) target + rate online. (Algorithm 1 has rate on the wrong side.)"""
     return jax.tree.map(lambda old, new: old + rate * (new - old), target, online)

@@ -12,7 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from implicitq import equations
 from implicitq.algorithms import Algorithm
+from implicitq.configs import Config
 from implicitq.normalization import Normalizer
 from implicitq.types import Array, InputError, PyTree, Spec, Transition
 
@@ -22,6 +24,7 @@ _INIT, _UPDATE, _ACT = range(3)  # independent streams of random numbers under o
 class LearnerState(NamedTuple):
     algorithm: PyTree
     normalizer: Normalizer | None
+    average: PyTree  # running mean of the actor's networks, or None
     updates: jax.Array
     metric_sums: dict[str, jax.Array]  # since they were last read, so that nothing is fetched in between
     metric_count: jax.Array
@@ -30,6 +33,7 @@ class LearnerState(NamedTuple):
 class ActorState(NamedTuple):
     networks: PyTree
     normalizer: Normalizer | None
+    average: PyTree
 
 
 class Actor:
@@ -38,9 +42,10 @@ class Actor:
     def __init__(self, algorithm: Algorithm, spec: Spec, structure: Any, seed: int) -> None:
         key = jax.random.fold_in(jax.random.key(seed), _ACT)
 
-        def unpack(leaves: list[jax.Array], observation: jax.Array) -> tuple[PyTree, jax.Array]:
-            networks, normalizer = jax.tree.unflatten(structure, leaves)
-            return networks, observation if normalizer is None else normalizer(observation)
+        def unpack(leaves: list[jax.Array], observation: jax.Array, steady: bool = False) -> tuple[PyTree, jax.Array]:
+            networks, normalizer, average = jax.tree.unflatten(structure, leaves)
+            chosen = average if steady and average is not None else networks
+            return chosen, observation if normalizer is None else normalizer(observation)
 
         def sample(leaves: list[jax.Array], observation: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
             return algorithm.sample(*unpack(leaves, observation), jax.random.fold_in(key, step))
@@ -57,7 +62,7 @@ class Actor:
 
         self.sample = jax.jit(sample)
         self.uniform = jax.jit(uniform)
-        self.deterministic = jax.jit(lambda leaves, s: algorithm.deterministic(*unpack(leaves, s)))
+        self.deterministic = jax.jit(lambda leaves, s: algorithm.deterministic(*unpack(leaves, s, steady=True)))
         self.value = jax.jit(lambda leaves, s: algorithm.value(*unpack(leaves, s)))
         self.log_prob = jax.jit(lambda leaves, s, a: algorithm.log_prob(*unpack(leaves, s), a))
         self.q_value = jax.jit(lambda leaves, s, a: algorithm.q_value(*unpack(leaves, s), a))
@@ -66,16 +71,18 @@ class Actor:
 class Learner:
     """All that learning changes, and the compiled update that changes it."""
 
-    def __init__(self, algorithm: Algorithm, spec: Spec, seed: int, normalize: bool) -> None:
+    def __init__(self, algorithm: Algorithm, spec: Spec, config: Config) -> None:
         self._algorithm = algorithm
-        self._key = jax.random.fold_in(jax.random.key(seed), _UPDATE)
-        first = algorithm.init(jax.random.fold_in(jax.random.key(seed), _INIT))
-        normalizer = Normalizer.start(spec.observation_size) if normalize else None
+        self._average_rate = config.actor_average
+        self._key = jax.random.fold_in(jax.random.key(config.seed), _UPDATE)
+        first = algorithm.init(jax.random.fold_in(jax.random.key(config.seed), _INIT))
+        normalizer = Normalizer.start(spec.observation_size) if config.normalize_observations else None
         example = _example_batch(algorithm, spec, first)
         shapes = jax.eval_shape(algorithm.update, first, example, self._key)[1]
         state = LearnerState(
             first,
             normalizer,
+            None if config.actor_average is None else jax.tree.map(jnp.copy, algorithm.actor(first)),
             jnp.zeros((), jnp.uint32),
             {name: jnp.zeros(()) for name in shapes},
             jnp.zeros(()),
@@ -86,10 +93,10 @@ class Learner:
         self._names = _names(state)
         # `actor` only picks parts out of the state, so it can pick leaf numbers just as well.
         numbered = jax.tree.unflatten(self._structure, range(len(self.leaves)))
-        picked = ActorState(algorithm.actor(numbered.algorithm), numbered.normalizer)
+        picked = ActorState(algorithm.actor(numbered.algorithm), numbered.normalizer, numbered.average)
         self._actor_numbers, structure = jax.tree.flatten(picked)
         self._actor_names = _names(picked)
-        self.actor = Actor(algorithm, spec, structure, seed)
+        self.actor = Actor(algorithm, spec, structure, config.seed)
         self._compiled = jax.jit(self._update, donate_argnums=0)
 
     def update(self, batch: Transition[Array]) -> None:
@@ -143,8 +150,12 @@ class Learner:
             batch = batch.map_observations(normalizer)
         key = jax.random.fold_in(self._key, state.updates)
         algorithm, metrics = self._algorithm.update(state.algorithm, batch, key)
+        average, updates = state.average, state.updates + 1
+        if self._average_rate is not None:  # at first the plain mean of all weights so far
+            rate = jnp.maximum(self._average_rate, 1 / updates)
+            average = equations.polyak(average, self._algorithm.actor(algorithm), rate)
         sums = {name: total + metrics[name] for name, total in state.metric_sums.items()}
-        return jax.tree.leaves(LearnerState(algorithm, normalizer, state.updates + 1, sums, state.metric_count + 1))
+        return jax.tree.leaves(LearnerState(algorithm, normalizer, average, updates, sums, state.metric_count + 1))
 
 
 def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transition[Array]:

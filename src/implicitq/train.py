@@ -66,7 +66,7 @@ class Trainer:
         except InputError:
             self.envs.close()
             raise
-        self.learner = Learner(algorithm, self.spec, config.seed, config.normalize_observations)
+        self.learner = Learner(algorithm, self.spec, config)
         self._path = algorithm.wants_path
         self.replay = Replay(
             rows=config.replay_size,

@@ -73,7 +73,9 @@ ENTROPY_WEIGHTS = (0.001, 0.01, 0.1)
 LEARNING_RATES = (3e-4, 3e-5)
 BINS = (3, 5, 7, 11, 15)
 _ALPHA = 0.9
-_SHARED = {name: configs.ALGORITHMS["miq-auto"].values[name] for name in ("n_step", "batch_size")}  # SAC can take them
+_SHARED = {  # SAC can take these ingredients of miq-auto too
+    name: configs.ALGORITHMS["miq-auto"].values[name] for name in ("n_step", "batch_size", "actor_average")
+}
 _WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of miq-auto: each taken away, or as the paper has it
     {"temperature": 0.01, "n_step_target": "plain"},
     {"batch_norm": False, "target_update": 0.005},
@@ -86,6 +88,7 @@ _WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of miq-auto: each
     {"learning_rate": 3e-4},
     {"adam_b1": 0.9},
     {"temperature_learning_rate": None},
+    {"actor_average": None},
     {"warmup": "policy"},
 )
 

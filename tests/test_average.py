@@ -1,0 +1,80 @@
+"""A running mean of the actor's weights: what it is, who uses it, and that training does not notice it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import implicitq
+import toys
+from implicitq import configs
+from implicitq.types import InputError
+
+SMALL = {name: value for name, value in toys.SMALL.items() if name != "bins"} | {"min_replay": 20, "eval_every": 10_000}
+
+
+def actor(agent: implicitq.Agent, part: str) -> np.ndarray:
+    """All weights below a part of the actor's state, as one vector."""
+    arrays = agent._learner.actor_arrays()
+    return np.concatenate([array.ravel() for name, array in arrays.items() if name.startswith(part + ".")])
+
+
+def test_it_is_the_plain_mean_at_first_and_an_exponential_one_later():
+    agent = implicitq.make("iq", toys.Toy(), seed=0, actor_average=0.25, **SMALL)
+    agent.learn(19)
+    weights = []
+    expected = np.zeros(0)
+    for count in range(1, 9):
+        agent.learn(1)
+        weights.append(actor(agent, "networks"))
+        expected = np.mean(weights, axis=0) if count <= 4 else 0.75 * expected + 0.25 * weights[-1]
+        np.testing.assert_allclose(actor(agent, "average"), expected, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(expected, weights[-1], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env"),
+    [("iq", toys.Toy), ("miq-auto", toys.Toy), ("iq-gaussian", toys.Toy), ("pcl", toys.Toy), ("sac", toys.Toy),
+     ("miq", toys.DiscreteToy), ("dqn", toys.DiscreteToy)],
+)  # fmt: skip
+def test_training_does_not_notice_it_and_only_deterministic_actions_use_it(algorithm, env):
+    plain = implicitq.make(algorithm, env(), seed=0, **SMALL, actor_average=None).learn(60)
+    averaged = implicitq.make(algorithm, env(), seed=0, **SMALL, actor_average=0.05).learn(60)
+    arrays = averaged._learner.arrays()
+    for name, array in plain._learner.arrays().items():
+        np.testing.assert_array_equal(arrays[name], array)
+    observation = np.random.default_rng(0).normal(size=(50, 3))
+    np.testing.assert_array_equal(plain.predict(observation)[0], averaged.predict(observation)[0])
+    np.testing.assert_array_equal(plain.value(observation), averaged.value(observation))
+    steady = {
+        name.replace("average.", "networks.", 1): array
+        for name, array in averaged._learner.actor_arrays().items()
+        if name.startswith("average.")
+    }
+    plain._learner.load_actor_arrays(steady)
+    expected = plain.predict(observation, deterministic=True)[0]
+    np.testing.assert_array_equal(averaged.predict(observation, deterministic=True)[0], expected)
+
+
+def test_a_policy_file_keeps_it(tmp_path):
+    agent = implicitq.make("miq-auto", toys.Toy(), seed=0, **SMALL).learn(60)
+    assert agent.config.actor_average == 1e-3
+    agent.save(tmp_path / "a.policy")
+    loaded = implicitq.load(tmp_path / "a.policy")
+    for part in ("networks", "average"):
+        np.testing.assert_array_equal(actor(loaded, part), actor(agent, part))
+    assert not np.array_equal(actor(agent, "networks"), actor(agent, "average"))
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.5])
+def test_a_wrong_rate_is_refused(rate):
+    with pytest.raises(InputError, match=r"actor_average must be a number in \(0, 1\] or None"):
+        configs.resolve("iq", "Pendulum-v1", actor_average=rate)
+
+
+def test_a_file_from_before_a_field_existed_means_the_fields_default():
+    """Not what the algorithm's preset has by now: that run did not have it."""
+    data = configs.to_json(configs.resolve("miq-auto", "Pendulum-v1"))
+    assert data["actor_average"] == 1e-3
+    del data["actor_average"]
+    assert configs.from_json(data).actor_average is None
