@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import re
 
 import numpy as np
 import pytest
@@ -185,3 +187,12 @@ def test_a_file_without_the_names_of_algorithm_and_env_is_refused():
 def test_a_config_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         configs.resolve("iq", "Task-v0").steps = 3  # pyright: ignore
+
+
+@pytest.mark.parametrize("entry", configs.ALGORITHMS.values(), ids=list(configs.ALGORITHMS))
+def test_every_hyperparameter_has_a_help_text(entry):
+    """Tyro reads the comment on the line of the field; a formatter that breaks the line takes it away."""
+    text = "".join(inspect.getsource(kind) for kind in entry.config.__mro__[:-1])
+    shown = [field.name for field in dataclasses.fields(entry.config) if field.name != "algorithm"]
+    missing = [name for name in shown if not re.search(rf"^    {name}: .+  # [A-Za-z|].*\.$", text, re.MULTILINE)]
+    assert missing == []

@@ -34,9 +34,7 @@ class Config:
     warmup: Literal["policy", "uniform"] = "policy"  # What collects them: the untrained policy, or uniform actions.
     hidden: tuple[int, ...] = (512, 512)  # Units of each hidden layer.
     n_step: int = 1  # Rewards summed before bootstrapping.
-    actor_average: float | None = (
-        None  # Evaluate a running mean of the weights, this share new per update; None: don't.
-    )
+    actor_average: float | None = None  # Evaluate a running mean of weights, with this share of new ones per update.
     normalize_observations: bool = False  # Running mean and variance; saved with the policy.
     num_envs: int = 1  # Environments stepped side by side; updates per environment step stay the same.
     vectorization: Literal["sync", "async"] = "sync"  # async: one process per environment.
