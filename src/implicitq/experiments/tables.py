@@ -105,6 +105,8 @@ def cost_table(scores: StudyScores) -> DataTable | None:
     """What every line costs on every task with scores, and what SAC does for as much; None if there are no clocks."""
     found = {(task.task, line): task.standing(line) for task in scores.scored for line in scores.lines}
     known = {key: standing for key, standing in found.items() if standing is not None}
+    if not known:
+        return None
     rows: list[tuple[Value, ...]] = [(*key, *standing) for key, standing in known.items()]
     shown = [(*key, *_shown_standing(standing)) for key, standing in known.items()]
     tasks = len(scores.scored)
@@ -114,8 +116,6 @@ def cost_table(scores: StudyScores) -> DataTable | None:
             means = [_mean(column) for column in zip(*pairs, strict=True)]
             rows.append((f"mean of {tasks} tasks", line, *[None] * 5, *means))
             shown.append((f"mean of {tasks} tasks", line, *[""] * 4, *map(_percent, means)))
-    if not known:
-        return None
     return DataTable(
         "cost",
         "Return at the end (mean ± standard error over seeds), processor time of a run, distance to the best SAC in "
