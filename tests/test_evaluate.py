@@ -76,7 +76,7 @@ def test_an_environment_without_an_end_is_refused(monkeypatch):
     monkeypatch.setattr(evaluate, "LONGEST_EPISODE", 50)
     run = Evaluator(EnvironmentMaker(lambda: toys.Toy(end_chance=0.0, limit=50)), 2, seed=0).run(act, 7)
     assert run.lengths == (50, 50)
-    with pytest.raises(InputError, match="has not ended after 50 steps; give the environment a time limit"):
+    with pytest.raises(InputError, match="an episode has not ended after 50 steps; give the environment a time limit"):
         Evaluator(EnvironmentMaker(lambda: toys.Toy(end_chance=0.0, limit=51)), 2, seed=0).run(act, 7)
 
 

@@ -13,6 +13,15 @@ from implicitq.types import Array, Evaluation, InputError, Spec
 LONGEST_EPISODE = 100_000  # steps; an environment without an end would hang the run
 
 
+def refuse_endless(length: int) -> None:
+    """To be asked about every episode that goes on after `length` steps."""
+    if length >= LONGEST_EPISODE:
+        raise InputError(
+            f"an episode has not ended after {LONGEST_EPISODE:,} steps; give the environment a time limit, for "
+            "instance with gymnasium.wrappers.TimeLimit"
+        )
+
+
 class Evaluator:
     """Environments of its own, made once and reset to fresh seeds for every evaluation."""
 
@@ -47,11 +56,8 @@ class Evaluator:
                 if not (terminated or truncated):
                     still.append(index)
             running = still
-            if running and lengths[running[0]] >= LONGEST_EPISODE:
-                raise InputError(
-                    f"an evaluation episode has not ended after {LONGEST_EPISODE:,} steps; give the environment a time "
-                    "limit, for instance with gymnasium.wrappers.TimeLimit"
-                )
+            if running:
+                refuse_endless(int(lengths[running[0]]))
         if not np.isfinite(returns).all():
             raise InputError(
                 f"an evaluation episode at step {step} returned {returns.tolist()}; rewards must be finite"

@@ -16,7 +16,7 @@ import pytest
 from made_runs import write_run
 from rich.console import Console
 
-from implicitq import cli
+from implicitq import cli, evaluate
 from implicitq.experiments import estimate, pool, random_scores, sweep
 from implicitq.experiments.folders import Progress, progress_of, read_config
 from implicitq.experiments.live import Live, duration
@@ -250,6 +250,12 @@ def test_random_scores_are_measured_once_and_again_for_other_versions(tmp_path, 
     again = random_scores.ensure(tmp_path, ["CartPole-v1"], episodes=20, tell=told.append)["CartPole-v1"]
     assert len(told) == 2
     assert again["mean"] == first["mean"]  # the same seeds, the same actions
+
+
+def test_random_scores_of_an_environment_without_an_end_are_refused(monkeypatch):
+    monkeypatch.setattr(evaluate, "LONGEST_EPISODE", 3)
+    with pytest.raises(InputError, match="an episode has not ended after 3 steps; give the environment a time limit"):
+        random_scores.measure("CartPole-v1", episodes=1)
 
 
 def test_the_random_scores_command_tells_and_stores(tmp_path, suite_file, capsys):

@@ -88,7 +88,7 @@ def improvements(scores: StudyScores, found: dict[str, statistics.Interval], ove
     for row, (line, interval) in enumerate(found.items()):
         _whisker(axes, row, interval, style_of(scores.lines, line)["color"])
     axes.axvline(0.5, color=_INK, linewidth=0.8, linestyle=(0, (1, 3)))
-    axes.set(xlim=(-0.03, 1.03), xlabel=textwrap.fill(f"P(line > {over})", _TICK), title="Probability of improvement")
+    axes.set(xlim=(-0.03, 1.03), xlabel=_wrapped(f"P(line > {over})", _TICK), title="Probability of improvement")
     return figure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def environment_versions() -> dict[str, str | None]:
 def measure(task: str, episodes: int = EPISODES, seed: int = 0) -> dict[str, Any]:
     """Undiscounted returns of whole episodes with uniform actions."""
     from implicitq.envs import EVALUATION, EnvironmentMaker, episode_seed, failures_named
+    from implicitq.evaluate import refuse_endless
 
     env = EnvironmentMaker(task)()
     env.action_space.seed(seed)
@@ -38,11 +40,12 @@ def measure(task: str, episodes: int = EPISODES, seed: int = 0) -> dict[str, Any
         for episode in range(episodes):
             with failures_named("an episode of random actions"):
                 env.reset(seed=episode_seed(seed, EVALUATION, episode, 0))
-                ended = False
-                while not ended:
+                for length in itertools.count(1):
                     _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
                     returns[episode] += float(reward)
-                    ended = terminated or truncated
+                    if terminated or truncated:
+                        break
+                    refuse_endless(length)
     finally:
         env.close()
     return {
