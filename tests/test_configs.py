@@ -70,9 +70,10 @@ def test_a_replay_too_small_for_its_use_is_refused(values):
         configs.resolve("iq", "Task-v0", **values)
 
 
-def test_a_clip_of_log_probabilities_is_refused_beside_densities():
-    with pytest.raises(InputError, match="munchausen_clip must be None with log_policy 'density'"):
-        configs.resolve("miq", "Task-v0", log_policy="density", munchausen_clip=1.0)
+@pytest.mark.parametrize(("algorithm", "values"), [("miq", {"log_policy": "density"}), ("miq-gaussian", {})])
+def test_a_clip_of_log_probabilities_is_refused_beside_densities(algorithm, values):
+    with pytest.raises(InputError, match="munchausen_clip must be None where ln pi is a density"):
+        configs.resolve(algorithm, "Task-v0", munchausen_clip=1.0, **values)
 
 
 def test_the_smallest_useful_replay_is_accepted():

@@ -28,6 +28,7 @@ HARD = {
     "replay_size": 90,
     "steps": 150,
 }
+STOPS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]  # signals, and the exit codes that tell of them
 
 
 class Crash(BaseException):
@@ -220,8 +221,11 @@ def same_training(one: Path, other: Path, step: int) -> None:
     assert manifests[0]["logs"] == manifests[1]["logs"]
 
 
-def test_ctrl_c_in_a_terminal_with_worker_processes_loses_nothing(references, small_flags, tmp_path):
-    """A terminal sends the signal to the whole group: to the workers too."""
+@pytest.mark.parametrize(("number", "code"), STOPS)
+def test_a_signal_to_the_whole_group_loses_nothing_with_worker_processes(
+    number, code, references, small_flags, tmp_path
+):
+    """A terminal (Ctrl-C) and `timeout` (SIGTERM) signal the group, the workers too."""
     values = {"num_envs": 2, "steps": 1_600, "log_every": 50, "eval_every": 400, "checkpoint_every": 400}
     flags = [*small_flags, "--num-envs", "2"]
     for name, value in values.items():
@@ -230,9 +234,9 @@ def test_ctrl_c_in_a_terminal_with_worker_processes_loses_nothing(references, sm
     command = ["train", "miq", "--env", "toys:Toy-v0", "--vectorization", "async", *flags, "--out", str(directory)]
     process = spawn(command)
     wait_for_step(process, directory / "metrics.csv", 450)
-    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, number)
     output, errors = process.communicate(timeout=120)
-    assert process.returncode == 130, errors
+    assert process.returncode == code, errors
     assert "Traceback" not in errors
     assert "nothing is lost. Go on with: implicitq resume" in output
     step = max(int(path.stem) for path in (directory / "checkpoints").glob("*.json"))
@@ -245,7 +249,7 @@ def test_ctrl_c_in_a_terminal_with_worker_processes_loses_nothing(references, sm
     same_training(directory, references(values), 1_600)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), STOPS)
 def test_a_signal_saves_a_checkpoint_and_says_how_to_go_on(
     number, code, references, small_flags, tmp_path, monkeypatch, capsys
 ):

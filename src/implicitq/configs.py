@@ -106,8 +106,9 @@ class ImplicitConfig(Config):
         require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
         require(self, "bins", 2 <= self.bins <= 65_536, "a whole number from 2 to 65536")
         _require_clip(self)
-        bounded = self.munchausen_clip is None or self.log_policy == "probability"
-        require(self, "munchausen_clip", bounded, "None with log_policy 'density', where ln pi has no upper bound")
+        density = self.policy == "gaussian" or self.log_policy == "density"
+        bounded = self.munchausen_clip is None or not density
+        require(self, "munchausen_clip", bounded, "None where ln pi is a density, which has no upper bound")
         require(self, "adam_b1", 0 <= self.adam_b1 < 1, "a number in [0, 1)")
         rate = self.temperature_learning_rate
         require(self, "temperature_learning_rate", rate is None or 0 < rate < math.inf, "a positive number or None")

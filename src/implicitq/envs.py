@@ -10,7 +10,9 @@ import copy
 import importlib
 import logging
 import multiprocessing
+import os
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -210,11 +212,19 @@ class _Adapted:
 
     def __call__(self) -> Adapter:
         if multiprocessing.parent_process() is not None:
-            # Ctrl-C reaches every process of a terminal; the worker has to live until the checkpoint is written.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            _leave_group()
         env = self._maker()
         spaces.spec_of(env.observation_space, env.action_space)
         return Adapter(env, self._index)
+
+
+def _leave_group() -> None:
+    """Ctrl-C in a terminal and the SIGTERM of `timeout` go to a whole group of processes; a worker has to live until
+    the checkpoint is written."""
+    if sys.platform == "win32":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    else:
+        os.setpgid(0, 0)
 
 
 def _make(name: str, **arguments: Any) -> gym.Env:

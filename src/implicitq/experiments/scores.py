@@ -79,17 +79,19 @@ class TaskScores:
     def standing(self, line: str) -> Standing | None:
         """Of a line beside the best SAC; None without finished runs, clocks, or scores on this task."""
         cell = self.cells.get(line)
-        if cell is None or cell.cost is None or self.baseline_line is None or self.problem is not None:
+        if self.problem is not None or self.random is None or self.baseline_line is None:
             return None
-        sac, random = self.cells[self.baseline_line], float(self.random or 0)
+        if cell is None or cell.cost is None:
+            return None
+        sac = self.cells[self.baseline_line]
         mean, score = float(cell.final.mean()), float(self.normalised(cell.final).mean())
         error = None if np.isnan(cell.standard_error) else cell.standard_error
         if cell is sac:  # its seeds differ in speed: it would not be level with itself
             return Standing(len(cell.final), mean, error, cell.cost, None, score, score)
         apart = float(np.hypot(cell.standard_error, sac.standard_error))
         above = (mean - float(sac.final.mean())) / apart if apart > 0 else None
-        then = sac.after(cell.cost) - random
-        even = (mean - random) / then if then > 0 else None
+        then = sac.after(cell.cost) - self.random
+        even = (mean - self.random) / then if then > 0 else None
         return Standing(len(cell.final), mean, error, cell.cost, above, score, even)
 
 
