@@ -80,6 +80,7 @@ class ImplicitConfig(Config):
     entropy: float | None = None  # Entropy weight, set apart: see kl.
     entropy_target: float | None = None  # For auto: nats per action dimension; None: 0.3 ln(choices), -1 if gaussian.
     initial_temperature: float = 0.1  # For auto: where it starts.
+    max_temperature: float | None = 10.0  # For auto: it rises no further, in units of reward; None: no bound.
     policy: Literal["multicategorical", "gaussian"] = "multicategorical"  # Class of policies; gaussian: Box only.
     bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
     softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature), auto needs it.
@@ -136,6 +137,9 @@ class ImplicitConfig(Config):
     def _check_auto(self) -> None:
         require(self, "softmax", self.softmax == "scaled", "'scaled' with temperature 'auto'")
         require(self, "initial_temperature", 0 < self.initial_temperature < math.inf, "a positive number")
+        most = math.inf if self.max_temperature is None else self.max_temperature
+        least = f"at least initial_temperature ({self.initial_temperature})"
+        require(self, "max_temperature", most >= self.initial_temperature, f"{least}, or None")
         one = self.kl is None or self.entropy is None
         require(self, "kl", one, "None if entropy is set and temperature is 'auto': one of the two has to adapt")
         finite = self.entropy_target is None or math.isfinite(self.entropy_target)

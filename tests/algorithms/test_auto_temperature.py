@@ -12,7 +12,7 @@ import pytest
 
 import implicitq
 from implicitq import algorithms
-from implicitq.algorithms.implicit import dials_of, temperature_loss
+from implicitq.algorithms.implicit import Networks, dials_of, temperature_loss
 from implicitq.algorithms.iq import IQ, loss
 from implicitq.configs import IQConfig, resolve
 from implicitq.types import InputError, Spec, Transition
@@ -93,6 +93,20 @@ def test_the_temperature_rises_exactly_where_the_entropy_is_below_its_target():
     np.testing.assert_allclose(metrics["temperature"], 0.1, rtol=1e-6)  # where it started
 
 
+def test_the_temperature_stops_at_its_bound_and_leaves_it_again():
+    algorithm = IQ(auto(max_temperature=0.1001, learning_rate=1e-2, entropy_target=0.5), SPEC)
+    state = algorithm.init(jax.random.key(0))
+    sharp = state.online._replace(policy=jax.tree.map(lambda x: 100 * x, state.online.policy))
+    up, _ = algorithm.update(state._replace(online=sharp), batch(), jax.random.key(1))
+    np.testing.assert_allclose(np.exp(up.online.log_temperature), 0.1001, rtol=1e-6)
+    even = jax.tree.map(jnp.zeros_like, state.online.policy)  # ln 3 nats: more than is wanted
+    start = algorithm.init(jax.random.key(0))
+    down, _ = algorithm.update(
+        start._replace(online=Networks(even, up.online.value, up.online.log_temperature)), batch(), jax.random.key(1)
+    )
+    np.testing.assert_allclose(down.online.log_temperature, up.online.log_temperature - 1e-2, rtol=1e-4)
+
+
 def test_the_loss_is_that_of_the_same_temperature_fixed_and_has_no_gradient_by_it():
     learnt, fixed = auto(alpha=0.9, initial_temperature=0.3), config(alpha=0.9, temperature=0.3, softmax="scaled")
     state = IQ(learnt, SPEC).init(jax.random.key(0))
@@ -152,6 +166,10 @@ def test_with_auto_one_weight_can_stay_fixed_while_the_other_adapts(given, log_t
         (
             {"temperature": "auto", "softmax": "scaled", "initial_temperature": 0.0},
             "initial_temperature must be a positive number, got 0.0",
+        ),
+        (
+            {"temperature": "auto", "softmax": "scaled", "max_temperature": 0.01},
+            r"max_temperature must be at least initial_temperature \(0.1\), or None, got 0.01",
         ),
     ],
 )

@@ -6,6 +6,7 @@ the rest. Shapes: B batch, n steps of a path, O observation features, D action d
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -157,7 +158,7 @@ class ImplicitAlgorithm(ABC):
         """One step of Adam on the loss, then the Polyak step of the targets."""
         gradient, (metrics, online) = jax.grad(self._objective, has_aux=True)(state.online, state.target, batch)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
-        online = eqx.apply_updates(online, step)
+        online = self._bounded(eqx.apply_updates(online, step))
         target = equations.polyak(state.target, self.targets(online), self.config.target_update)
         return ImplicitState(online, target, optimizer), metrics
 
@@ -195,6 +196,17 @@ class ImplicitAlgorithm(ABC):
         goal = entropy_goal(online.policy, self.config)
         apart = temperature_loss(online.log_temperature, metrics["entropy_per_dimension"], goal)
         return error + apart, (metrics | {"temperature": jnp.exp(online.log_temperature)}, seen)
+
+    def _bounded(self, online: Networks) -> Networks:
+        """T at most `max_temperature`, so that it cannot run away from the rewards.
+
+        A rise of T moves all targets, by (1 - alpha) H T / (1 - gamma); where V cannot follow, the policy leaves the
+        replayed actions, its entropy falls, and T rises further, until rewards no longer matter beside it.
+        """
+        if online.log_temperature is None or self.config.max_temperature is None:
+            return online
+        most = math.log(self.config.max_temperature)
+        return online._replace(log_temperature=jnp.minimum(online.log_temperature, most))
 
     def _stored(self, policy: Policy, action: jax.Array) -> tuple[jax.Array, jax.Array]:
         return action.astype(policy.action_dtype), policy.decode(action)
