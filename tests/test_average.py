@@ -13,10 +13,12 @@ from implicitq.types import InputError
 SMALL = {name: value for name, value in toys.SMALL.items() if name != "bins"} | {"min_replay": 20, "eval_every": 10_000}
 
 
-def actor(agent: implicitq.Agent, part: str) -> np.ndarray:
-    """All weights below a part of the actor's state, as one vector."""
-    arrays = agent._learner.actor_arrays()
-    return np.concatenate([array.ravel() for name, array in arrays.items() if name.startswith(part + ".")])
+def newest(agent: implicitq.Agent) -> np.ndarray:
+    return np.concatenate([np.ravel(leaf) for leaf in agent._learner.explorer_leaves])
+
+
+def shipped(agent: implicitq.Agent) -> np.ndarray:
+    return np.concatenate([np.ravel(array) for array in agent._learner.actor_arrays().values()])
 
 
 def test_it_is_the_plain_mean_at_first_and_an_exponential_one_later():
@@ -26,9 +28,9 @@ def test_it_is_the_plain_mean_at_first_and_an_exponential_one_later():
     expected = np.zeros(0)
     for count in range(1, 9):
         agent.learn(1)
-        weights.append(actor(agent, "networks"))
+        weights.append(newest(agent))
         expected = np.mean(weights, axis=0) if count <= 4 else 0.75 * expected + 0.25 * weights[-1]
-        np.testing.assert_allclose(actor(agent, "average"), expected, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(shipped(agent), expected, rtol=1e-5, atol=1e-6)
     assert not np.allclose(expected, weights[-1], rtol=1e-3)
 
 
@@ -37,33 +39,38 @@ def test_it_is_the_plain_mean_at_first_and_an_exponential_one_later():
     [("iq", toys.Toy), ("miq-auto", toys.Toy), ("iq-gaussian", toys.Toy), ("pcl", toys.Toy), ("sac", toys.Toy),
      ("miq", toys.DiscreteToy), ("dqn", toys.DiscreteToy)],
 )  # fmt: skip
-def test_training_does_not_notice_it_and_only_deterministic_actions_use_it(algorithm, env):
+def test_training_does_not_notice_it_and_every_answer_of_the_agent_uses_it(algorithm, env):
     plain = implicitq.make(algorithm, env(), seed=0, **SMALL, actor_average=None).learn(60)
     averaged = implicitq.make(algorithm, env(), seed=0, **SMALL, actor_average=0.05).learn(60)
     arrays = averaged._learner.arrays()
     for name, array in plain._learner.arrays().items():
         np.testing.assert_array_equal(arrays[name], array)
-    observation = np.random.default_rng(0).normal(size=(50, 3))
-    np.testing.assert_array_equal(plain.predict(observation)[0], averaged.predict(observation)[0])
-    np.testing.assert_array_equal(plain.value(observation), averaged.value(observation))
-    steady = {
-        name.replace("average.", "networks.", 1): array
-        for name, array in averaged._learner.actor_arrays().items()
-        if name.startswith("average.")
-    }
-    plain._learner.load_actor_arrays(steady)
-    expected = plain.predict(observation, deterministic=True)[0]
-    np.testing.assert_array_equal(averaged.predict(observation, deterministic=True)[0], expected)
+    observation = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    assert not np.array_equal(plain.value(observation), averaged.value(observation))
+    plain._learner.load_actor_arrays(averaged._learner.actor_arrays())
+    for deterministic in (False, True):
+        actions, expected = (each.predict(observation, deterministic=deterministic)[0] for each in (averaged, plain))
+        np.testing.assert_array_equal(actions, expected)
+        for question in ("log_prob", "q_value"):
+            answers = (getattr(each, question)(observation, actions) for each in (averaged, plain))
+            np.testing.assert_array_equal(*answers)
+    np.testing.assert_array_equal(averaged.value(observation), plain.value(observation))
 
 
-def test_a_policy_file_keeps_it(tmp_path):
+def test_a_policy_file_holds_nothing_else(tmp_path):
     agent = implicitq.make("miq-auto", toys.Toy(), seed=0, **SMALL).learn(60)
     assert agent.config.actor_average == 1e-3
     agent.save(tmp_path / "a.policy")
     loaded = implicitq.load(tmp_path / "a.policy")
-    for part in ("networks", "average"):
-        np.testing.assert_array_equal(actor(loaded, part), actor(agent, part))
-    assert not np.array_equal(actor(agent, "networks"), actor(agent, "average"))
+    np.testing.assert_array_equal(shipped(loaded), shipped(agent))
+    assert shipped(agent).size == newest(agent).size
+    assert not np.array_equal(newest(agent), shipped(agent))
+
+
+def test_arrays_that_are_not_known_are_refused():
+    agent = implicitq.make("iq", toys.Toy(), seed=0, **SMALL)
+    with pytest.raises(InputError, match=r"the saved state has average.x, which is not known here"):
+        agent._learner.load_actor_arrays(agent._learner.actor_arrays() | {"average.x": np.zeros(1)})
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.5])

@@ -111,7 +111,8 @@ class Agent:
     def log_prob(self, observation: Any, action: Any) -> Array:
         """ln pi(a|s); for a `Box`, of the probability mass of the nearest bin.
 
-        Gaussian policies and SAC have a density instead, in coordinates where the bounds are -1 and 1.
+        Gaussian policies, SAC and `log_policy="density"` (`miq-auto`) have a density instead, in coordinates where the
+        bounds are -1 and 1.
         """
         return self._ask(self._learner.actor.log_prob, observation, action)
 

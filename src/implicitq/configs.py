@@ -78,7 +78,7 @@ class ImplicitConfig(Config):
     alpha: float = 0.0  # Implicit KL: 0 is IQ, 0.9 is M-IQ; KL weight is alpha * temperature.
     kl: float | None = None  # KL weight, set apart: temperature = kl + entropy, alpha follows; two of the three do.
     entropy: float | None = None  # Entropy weight, set apart: see kl.
-    entropy_target: float | None = None  # For auto: nats per action dimension; None: 0.3 ln(choices), -1 if gaussian.
+    entropy_target: float | None = None  # For auto: nats per action dimension; None: 0.3 ln n of n bins, or near -1.
     initial_temperature: float = 0.1  # For auto: where it starts.
     max_temperature: float | None = 10.0  # For auto: it rises no further, in units of reward; None: no bound.
     policy: Literal["multicategorical", "gaussian"] = "multicategorical"  # Class of policies; gaussian: Box only.

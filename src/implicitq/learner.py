@@ -24,7 +24,7 @@ _INIT, _UPDATE, _ACT = range(3)  # independent streams of random numbers under o
 class LearnerState(NamedTuple):
     algorithm: PyTree
     normalizer: Normalizer | None
-    average: PyTree  # running mean of the actor's networks, or None
+    average: PyTree  # running mean of the networks that act, or None
     updates: jax.Array
     metric_sums: dict[str, jax.Array]  # since they were last read, so that nothing is fetched in between
     metric_count: jax.Array
@@ -33,19 +33,17 @@ class LearnerState(NamedTuple):
 class ActorState(NamedTuple):
     networks: PyTree
     normalizer: Normalizer | None
-    average: PyTree
 
 
 class Actor:
-    """The compiled functions of an acting agent; all of them take the actor's leaves first."""
+    """The compiled functions of an acting agent; all of them take the leaves of an `ActorState` first."""
 
     def __init__(self, algorithm: Algorithm, spec: Spec, structure: Any, seed: int) -> None:
         key = jax.random.fold_in(jax.random.key(seed), _ACT)
 
-        def unpack(leaves: list[jax.Array], observation: jax.Array, steady: bool = False) -> tuple[PyTree, jax.Array]:
-            networks, normalizer, average = jax.tree.unflatten(structure, leaves)
-            chosen = average if steady and average is not None else networks
-            return chosen, observation if normalizer is None else normalizer(observation)
+        def unpack(leaves: list[jax.Array], observation: jax.Array) -> tuple[PyTree, jax.Array]:
+            networks, normalizer = jax.tree.unflatten(structure, leaves)
+            return networks, observation if normalizer is None else normalizer(observation)
 
         def sample(leaves: list[jax.Array], observation: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
             return algorithm.sample(*unpack(leaves, observation), jax.random.fold_in(key, step))
@@ -62,7 +60,7 @@ class Actor:
 
         self.sample = jax.jit(sample)
         self.uniform = jax.jit(uniform)
-        self.deterministic = jax.jit(lambda leaves, s: algorithm.deterministic(*unpack(leaves, s, steady=True)))
+        self.deterministic = jax.jit(lambda leaves, s: algorithm.deterministic(*unpack(leaves, s)))
         self.value = jax.jit(lambda leaves, s: algorithm.value(*unpack(leaves, s)))
         self.log_prob = jax.jit(lambda leaves, s, a: algorithm.log_prob(*unpack(leaves, s), a))
         self.q_value = jax.jit(lambda leaves, s, a: algorithm.q_value(*unpack(leaves, s), a))
@@ -93,9 +91,11 @@ class Learner:
         self._names = _names(state)
         # `actor` only picks parts out of the state, so it can pick leaf numbers just as well.
         numbered = jax.tree.unflatten(self._structure, range(len(self.leaves)))
-        picked = ActorState(algorithm.actor(numbered.algorithm), numbered.normalizer, numbered.average)
-        self._actor_numbers, structure = jax.tree.flatten(picked)
-        self._actor_names = _names(picked)
+        newest = ActorState(algorithm.actor(numbered.algorithm), numbered.normalizer)
+        shipped = newest if numbered.average is None else newest._replace(networks=numbered.average)
+        self._explorer_numbers, structure = jax.tree.flatten(newest)
+        self._actor_numbers = jax.tree.leaves(shipped)
+        self._actor_names = _names(shipped)
         self.actor = Actor(algorithm, spec, structure, config.seed)
         self._compiled = jax.jit(self._update, donate_argnums=0)
 
@@ -110,7 +110,13 @@ class Learner:
         return int(state.updates)
 
     @property
+    def explorer_leaves(self) -> list[jax.Array]:
+        """The newest networks, which collect the data."""
+        return [self.leaves[number] for number in self._explorer_numbers]
+
+    @property
     def actor_leaves(self) -> list[jax.Array]:
+        """The networks that are evaluated and shipped: averaged ones if there are such, else the newest."""
         return [self.leaves[number] for number in self._actor_numbers]
 
     def take_metrics(self) -> dict[str, float]:
@@ -169,6 +175,8 @@ def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transitio
 def _checked(expected: dict[str, jax.Array], arrays: dict[str, Array]) -> list[jax.Array]:
     """The arrays in the expected order, if names, shapes and types agree."""
     leaves = []
+    for name in arrays.keys() - expected:
+        raise InputError(f"the saved state has {name}, which is not known here")
     for name, leaf in expected.items():
         found = arrays.get(name)
         if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:

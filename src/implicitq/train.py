@@ -116,7 +116,7 @@ class Trainer:
         """One step of every environment, with a sampled action."""
         uniform = self.config.warmup == "uniform" and self.step < self.config.min_replay
         draw = self.learner.actor.uniform if uniform else self.learner.actor.sample
-        stored, coordinates = draw(self.learner.actor_leaves, self._observations, np.uint32(self.step))
+        stored, coordinates = draw(self.learner.explorer_leaves, self._observations, np.uint32(self.step))
         step = self.envs.step(np.asarray(coordinates))
         self._check_finite(step.observations, step.rewards)
         self.replay.add(np.asarray(stored), step.rewards, step.terminated, step.truncated, step.observations)

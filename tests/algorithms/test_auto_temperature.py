@@ -87,8 +87,9 @@ def test_the_temperature_moves_until_the_policy_has_the_wanted_entropy(policy, t
 def test_the_temperature_rises_exactly_where_the_entropy_is_below_its_target():
     slope = jax.grad(temperature_loss)(jnp.float32(-1.0), jnp.float32(0.5), 0.7)
     np.testing.assert_allclose(slope, -0.2, rtol=1e-6)  # descent raises ln T
-    state = IQ(auto(entropy_target=100.0), SPEC).init(jax.random.key(0))
-    after, metrics = IQ(auto(entropy_target=100.0), SPEC).update(state, batch(), jax.random.key(1))
+    wanted = auto(entropy_target=1.098)  # a hair below ln 3, that of uniform actions
+    state = IQ(wanted, SPEC).init(jax.random.key(0))
+    after, metrics = IQ(wanted, SPEC).update(state, batch(), jax.random.key(1))
     assert after.online.log_temperature > state.online.log_temperature
     np.testing.assert_allclose(metrics["temperature"], 0.1, rtol=1e-6)  # where it started
 
@@ -176,6 +177,15 @@ def test_with_auto_one_weight_can_stay_fixed_while_the_other_adapts(given, log_t
 def test_weights_that_make_no_sense_are_refused_with_a_sentence(given, sentence):
     with pytest.raises(InputError, match=f"^{sentence}$"):
         config(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "most"),
+    [({"entropy_target": 1.1}, "1.099"), ({"entropy_target": 0.7, "log_policy": "density"}, "0.693")],
+)
+def test_more_entropy_than_uniform_actions_have_is_refused(given, most):
+    with pytest.raises(InputError, match=f"entropy_target must be below the entropy of uniform actions, {most} nats"):
+        IQ(auto(**given), SPEC).init(jax.random.key(0))
 
 
 def test_a_learnt_temperature_is_logged_saved_and_resumed(tmp_path):

@@ -18,6 +18,7 @@ import optax
 
 from implicitq import equations, policies
 from implicitq.algorithms.base import Metrics
+from implicitq.checks import require
 from implicitq.configs import ImplicitConfig
 from implicitq.networks import StateValue
 from implicitq.policies import Distribution, Policy
@@ -144,8 +145,12 @@ class ImplicitAlgorithm(ABC):
 
     def init(self, key: jax.Array) -> ImplicitState:
         policy_key, value_key = jax.random.split(key)
+        policy = policies.build(self.config, self.spec, policy_key, self.batch_norm)
+        wanted, most = self.config.entropy_target, policy.most_entropy
+        reachable = wanted is None or wanted < most
+        require(self.config, "entropy_target", reachable, f"below the entropy of uniform actions, {most:.3f} nats")
         online: PyTree = Networks(
-            policies.build(self.config, self.spec, policy_key, self.batch_norm),
+            policy,
             StateValue(self.spec.observation_size, self.config.hidden, value_key, self.batch_norm),
             jnp.log(jnp.float32(self.config.initial_temperature)) if self.config.temperature == "auto" else None,
         )

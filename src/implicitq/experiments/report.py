@@ -137,11 +137,7 @@ def _normalised(
         for line, matrix in matrices.items()
         if over is not None and line != over
     }
-    count = (
-        f"{min(seeds.values())} to {max(seeds.values())}"
-        if len(set(seeds.values())) > 1
-        else next(iter(seeds.values()))
-    )
+    count = _seed_range(*matrices.values())
     tail = f"{page.count(len(tasks), 'task')}, {count} seeds each; bars and bands: 95% bootstrap intervals over seeds."
     drawn = [
         ("aggregates", figures.aggregates(scores, found), f"Aggregated normalised scores at the end. {tail}"),
@@ -211,6 +207,6 @@ def _curves(
     return _saved(out, name, figures.task_curves(scores, task, against_time), caption)
 
 
-def _seed_range(matrix: Array) -> str:
-    counts = np.isfinite(matrix).sum(axis=0)
+def _seed_range(*matrices: Array) -> str:
+    counts = np.concatenate([np.isfinite(matrix).sum(axis=0) for matrix in matrices])
     return str(counts.min()) if counts.min() == counts.max() else f"{counts.min()}-{counts.max()}"

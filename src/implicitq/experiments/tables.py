@@ -1,4 +1,4 @@
-"""Tables of the report: one description, written as CSV, LaTeX and HTML."""
+"""Tables of the report: one description, written as CSV, LaTeX, Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Value = str | float | int | None
 
 @dataclass(frozen=True)
 class DataTable:
-    """CSV takes the plain values; the other two take `shown`, which joins a mean and its spread in one cell."""
+    """CSV takes the plain values; the others take `shown`, which joins a mean and its spread in one cell."""
 
     name: str
     caption: str

@@ -47,6 +47,11 @@ class Policy(Protocol):
         ...
 
     @property
+    def most_entropy(self) -> float:
+        """Nats per action dimension that no policy of the class exceeds."""
+        ...
+
+    @property
     def action_dtype(self) -> np.dtype:
         """Type of stored actions in the replay."""
         ...

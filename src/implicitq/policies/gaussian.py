@@ -46,7 +46,10 @@ class Gaussian(eqx.Module):
 
 
 class GaussianPolicy(eqx.Module):
-    """One network for mean and scale; the scale is kept between 0.001 and 1 by a sigmoid, and starts near 0.5."""
+    """One network for mean and scale; the scale is kept between 0.001 and 1 by a sigmoid, and starts near 0.5.
+
+    The scaled form multiplies it by the root of the temperature.
+    """
 
     network: MLP
     scaled: bool = eqx.field(static=True)
@@ -58,9 +61,10 @@ class GaussianPolicy(eqx.Module):
         self.network = MLP((spec.observation_size, *hidden, 2 * spec.action_dimensions), key, batch_norm)
 
     def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Gaussian:
-        """[B, O] -> pi(.|s). In the scaled form the scale is multiplied by the root of the temperature.
+        """[B, O] -> pi(.|s).
 
-        T ln pi is then (a - mean)^2 / (2 scale^2) but for a constant, in units of reward, as for scaled logits.
+        In the scaled form T ln pi is (a - mean)^2 / (2 scale^2) with the unscaled scale, but for a constant: in units
+        of reward, as with scaled logits.
         """
         return self.distribution(self.network(observation), temperature)
 
@@ -75,6 +79,11 @@ class GaussianPolicy(eqx.Module):
     def entropy_goal(self) -> float:
         """-1 per dimension, as for SAC."""
         return -1.0
+
+    @property
+    def most_entropy(self) -> float:
+        """None: the scaled form widens with the temperature."""
+        return math.inf
 
     @property
     def action_dtype(self) -> np.dtype:

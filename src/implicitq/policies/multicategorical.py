@@ -99,7 +99,16 @@ class MulticategoricalPolicy(eqx.Module):
     @property
     def entropy_goal(self) -> float:
         """0.3 ln n_j, on average over the dimensions: 0.72 nats for 11 bins, which is -0.99 as a density."""
-        return 0.3 * float(np.mean(np.log(self.categories))) + self._log_width
+        return 0.3 * self._uniform + self._log_width
+
+    @property
+    def most_entropy(self) -> float:
+        """That of uniform actions: ln n_j, on average over the dimensions; ln 2 as a density on [-1, 1]."""
+        return self._uniform + self._log_width
+
+    @property
+    def _uniform(self) -> float:
+        return float(np.mean(np.log(self.categories)))
 
     @property
     def action_dtype(self) -> np.dtype:
