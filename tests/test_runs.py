@@ -82,8 +82,21 @@ def test_clocks_are_in_timing_alone(finished):
     rows = rows_of(finished / "timing.csv")
     assert list(rows[0]) == ["step", "wall_seconds", "cpu_seconds"]
     wall = [float(row["wall_seconds"]) for row in rows]
-    assert len(rows) == 6
+    assert [int(row["step"]) for row in rows] == [20, 40, 40, 60, 80, 80, 100, 120, 120]  # and after checkpoints
     assert wall == sorted(wall)
+
+
+def test_the_clocks_of_a_resumed_run_go_on_from_the_end_of_its_checkpoint(small, tmp_path):
+    implicitq.make("miq", "toys:Toy-v0", **small, seed=5).learn(40, out=tmp_path / "run").close()
+    path = tmp_path / "run" / "timing.csv"
+    *rest, last = path.read_text().splitlines()
+    path.write_text("\n".join([*rest, "40,1000.0,500.0", ""]))  # as if the evaluation at 40 had taken long
+    assert last.startswith("40,")
+    implicitq.resume(tmp_path / "run").learn(20).close()
+    step, wall, processor = map(float, path.read_text().splitlines()[-1].split(","))
+    assert step == 60
+    assert 1_000 < wall < 1_100
+    assert 500 < processor < 600
 
 
 def test_evaluations_are_kept_as_csv_and_in_the_schema_of_stable_baselines3(finished):

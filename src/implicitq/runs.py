@@ -102,7 +102,7 @@ class RunFolder:
         match event:
             case Measured():
                 self._append("metrics.csv", [event.step, *event.values.values()])
-                self._append("timing.csv", [event.step, *self._clock.read()])
+                self._note_time(event.step)
             case Evaluated():
                 done = event.evaluation
                 summary = [done.step, done.mean, done.std, float(np.mean(done.lengths))]
@@ -115,6 +115,7 @@ class RunFolder:
         """Everything that is needed to go on from here, and the policy as it is."""
         self._checkpoints.save(trainer)
         self._write_policy(trainer)
+        self._note_time(trainer.step)  # from where the clocks go on if the run does
 
     def restore(self, trainer: Trainer) -> None:
         """Bring the trainer to the newest good checkpoint; to the start if there is none yet."""
@@ -164,6 +165,9 @@ class RunFolder:
             file.write(_line(values))
             file.flush()
             os.fsync(file.fileno())  # a checkpoint relies on what the logs hold
+
+    def _note_time(self, step: int) -> None:
+        self._append("timing.csv", [step, *self._clock.read()])
 
     def _write_policy(self, trainer: Trainer) -> None:
         spaces = trainer.envs.observation_space, trainer.envs.action_space

@@ -161,6 +161,7 @@ def test_a_sac_without_clocks_or_not_above_random_then_leaves_that_score_out():
     ("content", "seconds"),
     [
         ("step,wall_seconds,cpu_seconds\n10,1.0,2.0\n20,3.0,4.5\n", [2.0, 4.5]),
+        ("step,wall_seconds,cpu_seconds\n10,1.0,2.0\n10,1.5,2.5\n20,3.0,4.5\n", [2.0, 4.5]),  # before the checkpoint
         ("step,wall_seconds,cpu_seconds\n10,1.0,2.0\n20,3.0,4", [2.0, np.nan]),  # half-written
         ("step,wall_seconds,cpu_seconds\n10,1.0,x\n", [np.nan, np.nan]),
         ("", [np.nan, np.nan]),

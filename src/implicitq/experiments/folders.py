@@ -132,10 +132,13 @@ def read_evaluations(path: Path) -> tuple[Array, Array, bool]:
 
 
 def read_seconds(path: Path, steps: Array) -> Array:
-    """Processor time at these steps; NaN where it cannot be read, since clocks are no part of a result."""
+    """Processor time at these steps; NaN where it cannot be read, since clocks are no part of a result.
+
+    Of two rows of a step the first counts; the second is that of a checkpoint, after the evaluation.
+    """
     try:
         rows = path.read_bytes().split(b"\n")[1:-1]
-        clock = {int(row.split(b",", 1)[0]): row for row in rows}
+        clock = {int(row.split(b",", 1)[0]): row for row in reversed(rows)}
         found = [float(clock[step].rsplit(b",", 1)[1]) if step in clock else np.nan for step in steps.tolist()]
     except (OSError, ValueError, IndexError):
         return np.full(len(steps), np.nan)
