@@ -66,6 +66,21 @@ def test_resampling_stays_within_each_task_and_depends_on_the_generator_alone():
     np.testing.assert_array_equal(samples, statistics.resampled(scores, np.random.default_rng(3), 50))
 
 
-def test_a_single_seed_gives_an_interval_of_one_point():
-    found = statistics.intervals(np.array([[0.5, 0.7]]), np.random.default_rng(0), 20)
-    assert found["mean"] == pytest.approx((0.6, 0.6, 0.6))
+@pytest.mark.parametrize("scores", [[[0.5, 0.7]], [[0.4, 0.7], [0.6, np.nan]]])
+def test_a_task_with_a_single_seed_leaves_the_bounds_open(scores):
+    matrix, generator = np.array(scores), np.random.default_rng(0)
+    found = [
+        *statistics.intervals(matrix, generator, 20).values(),
+        statistics.improvement(matrix, np.ones((3, 2)), generator, 20),
+    ]
+    assert found[1].value == pytest.approx(0.6)
+    for interval in found:
+        assert np.isfinite(interval.value)
+        assert np.isnan(interval.low)
+        assert np.isnan(interval.high)
+    for value, low, high in (
+        statistics.profile_band(matrix, np.array([0.0, 0.5]), generator, 20),
+        statistics.curve_band(matrix[None], generator, 20),
+    ):
+        assert np.isfinite(value).all()
+        assert np.isnan([low, high]).all()

@@ -27,7 +27,8 @@ from implicitq.types import Array, InputError
 _SEED = 0  # of the bootstrap: the same folder gives the same page
 _INTERVAL = (
     f"Intervals and bands of normalised scores are 95% percentile bootstrap intervals: {statistics.RESAMPLES:,} "
-    "resamples (500 for bands) of the seeds within each task. Bands of returns are one standard deviation over seeds."
+    "resamples (500 for bands) of the seeds within each task; a line with a single seed on some task has none. "
+    "Bands of returns are one standard deviation over seeds."
 )
 _SCORE = (
     "A normalised score is (x - random) / (SAC - random): x is the mean return of a run's last evaluation "

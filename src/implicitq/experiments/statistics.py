@@ -60,14 +60,20 @@ def resampled(scores: Array, generator: np.random.Generator, count: int = RESAMP
 def intervals(scores: Array, generator: np.random.Generator, count: int = RESAMPLES) -> dict[str, Interval]:
     """Every aggregate with its percentile bootstrap interval."""
     samples = resampled(scores, generator, count)
-    return {name: Interval(float(of(scores)), *percentiles(of(samples))) for name, of in AGGREGATES.items()}
+    return {
+        name: Interval(float(of(scores)), *map(float, bounds(of(samples), scores))) for name, of in AGGREGATES.items()
+    }
 
 
-def percentiles(values: Array) -> tuple[float, float]:
-    """The bounds of the central 95%."""
+def bounds(values: Array, *scores: Array) -> Array:
+    """Of the central 95% of bootstrap values [R, ...] of these scores: [2, ...].
+
+    NaN where a task has a single seed, which cannot tell of its own noise.
+    """
     tail = 50 * (1 - CONFIDENCE)
-    low, high = np.percentile(values, [tail, 100 - tail])
-    return float(low), float(high)
+    found = np.percentile(values, [tail, 100 - tail], axis=0)
+    known = all((np.isfinite(each).sum(axis=0) > 1).all() for each in scores)
+    return found if known else np.full_like(found, np.nan)
 
 
 def probability_of_improvement(x: Array, y: Array) -> Array:
@@ -81,7 +87,7 @@ def improvement(x: Array, y: Array, generator: np.random.Generator, count: int =
     """Probability of improvement of x over y with its interval; seeds of both are resampled."""
     xs, ys = resampled(x, generator, count), resampled(y, generator, count)
     parts = [probability_of_improvement(a, b) for a, b in zip(_split(xs), _split(ys), strict=True)]
-    return Interval(float(probability_of_improvement(x, y)), *percentiles(np.concatenate(parts)))
+    return Interval(float(probability_of_improvement(x, y)), *map(float, bounds(np.concatenate(parts), x, y)))
 
 
 def profile(scores: Array, thresholds: Array) -> Array:
@@ -95,9 +101,7 @@ def profile_band(
     scores: Array, thresholds: Array, generator: np.random.Generator, count: int = 500
 ) -> tuple[Array, Array, Array]:
     """The profile and pointwise bounds: [H] each."""
-    samples = profile(resampled(scores, generator, count), thresholds)
-    tail = 50 * (1 - CONFIDENCE)
-    low, high = np.percentile(samples, [tail, 100 - tail], axis=0)
+    low, high = bounds(profile(resampled(scores, generator, count), thresholds), scores)
     return profile(scores, thresholds), low, high
 
 
@@ -107,7 +111,7 @@ def curve_band(curves: Array, generator: np.random.Generator, count: int = 500) 
     for point, scores in enumerate(curves):
         if np.isfinite(scores).any(axis=0).all():
             value[point] = iqm(scores)
-            low[point], high[point] = percentiles(iqm(resampled(scores, generator, count)))
+            low[point], high[point] = bounds(iqm(resampled(scores, generator, count)), scores)
     return value, low, high
 
 

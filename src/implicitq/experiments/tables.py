@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -145,12 +146,12 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def aggregates_table(found: dict[str, dict[str, Interval]], seeds: dict[str, str]) -> DataTable:
     rows = [
-        (line, name, interval.value, interval.low, interval.high, seeds[line])
+        (line, name, *_values(interval), seeds[line])
         for line, intervals in found.items()
         for name, interval in intervals.items()
     ]
     shown = [
-        (line, *(f"{i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for i in intervals.values()), seeds[line])
+        (line, *(_shown_interval(interval, 3) for interval in intervals.values()), seeds[line])
         for line, intervals in found.items()
     ]
     return DataTable(
@@ -169,10 +170,20 @@ def improvement_table(found: dict[str, Interval], over: str) -> DataTable:
         "improvement",
         caption,
         ("line", "over", "probability", "low", "high"),
-        tuple((line, over, *interval) for line, interval in found.items()),
+        tuple((line, over, *_values(interval)) for line, interval in found.items()),
         ("line", f"P(line > {over})"),
-        tuple((line, f"{i.value:.2f} [{i.low:.2f}, {i.high:.2f}]") for line, i in found.items()),
+        tuple((line, _shown_interval(interval, 2)) for line, interval in found.items()),
     )
+
+
+def _values(interval: Interval) -> tuple[float | None, ...]:
+    return tuple(None if math.isnan(value) else value for value in interval)
+
+
+def _shown_interval(interval: Interval, digits: int) -> str:
+    """Without bounds where a single seed leaves them open."""
+    value, low, high = (f"{each:.{digits}f}" for each in interval)
+    return value if math.isnan(interval.low) else f"{value} [{low}, {high}]"
 
 
 def _latex(text: str) -> str:
