@@ -175,7 +175,7 @@ def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transitio
 def _checked(expected: dict[str, jax.Array], arrays: dict[str, Array]) -> list[jax.Array]:
     """The arrays in the expected order, if names, shapes and types agree."""
     leaves = []
-    for name in arrays.keys() - expected:
+    for name in sorted(arrays.keys() - expected):
         raise InputError(f"the saved state has {name}, which is not known here")
     for name, leaf in expected.items():
         found = arrays.get(name)
