@@ -34,7 +34,7 @@ class Config:
     warmup: Literal["policy", "uniform"] = "policy"  # What collects them: the untrained policy, or uniform actions.
     hidden: tuple[int, ...] = (512, 512)  # Units of each hidden layer.
     n_step: int = 1  # Rewards summed before bootstrapping.
-    actor_average: float | None = None  # Evaluate a running mean of weights, with this share of new ones per update.
+    actor_average: float | None = None  # Evaluate and ship a running mean of weights, this share new per update.
     normalize_observations: bool = False  # Running mean and variance; saved with the policy.
     num_envs: int = 1  # Environments stepped side by side; updates per environment step stay the same.
     vectorization: Literal["sync", "async"] = "sync"  # async: one process per environment.
@@ -78,7 +78,7 @@ class ImplicitConfig(Config):
     alpha: float = 0.0  # Implicit KL: 0 is IQ, 0.9 is M-IQ; KL weight is alpha * temperature.
     kl: float | None = None  # KL weight, set apart: temperature = kl + entropy, alpha follows; two of the three do.
     entropy: float | None = None  # Entropy weight, set apart: see kl.
-    entropy_target: float | None = None  # For auto: nats per action dimension; None: 0.3 ln n of n bins, or near -1.
+    entropy_target: float | None = None  # For auto: nats per action dimension; None: 0.3 ln n of n bins, -1 if gaussian.
     initial_temperature: float = 0.1  # For auto: where it starts.
     max_temperature: float | None = 10.0  # For auto: it rises no further, in units of reward; None: no bound.
     policy: Literal["multicategorical", "gaussian"] = "multicategorical"  # Class of policies; gaussian: Box only.

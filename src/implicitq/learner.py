@@ -174,9 +174,10 @@ def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transitio
 
 def _checked(expected: dict[str, jax.Array], arrays: dict[str, Array]) -> list[jax.Array]:
     """The arrays in the expected order, if names, shapes and types agree."""
+    unknown = sorted(arrays.keys() - expected)
+    if unknown:
+        raise InputError(f"the saved state has {unknown[0]}, which is not known here")
     leaves = []
-    for name in sorted(arrays.keys() - expected):
-        raise InputError(f"the saved state has {name}, which is not known here")
     for name, leaf in expected.items():
         found = arrays.get(name)
         if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:

@@ -63,7 +63,7 @@ class GaussianPolicy(eqx.Module):
     def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Gaussian:
         """[B, O] -> pi(.|s).
 
-        In the scaled form T ln pi is (a - mean)^2 / (2 scale^2) with the unscaled scale, but for a constant: in units
+        In the scaled form T ln pi is -(a - mean)^2 / (2 scale^2) with the unscaled scale, but for a constant: in units
         of reward, as with scaled logits.
         """
         return self.distribution(self.network(observation), temperature)
@@ -82,7 +82,7 @@ class GaussianPolicy(eqx.Module):
 
     @property
     def most_entropy(self) -> float:
-        """None: the scaled form widens with the temperature."""
+        """No bound: the scaled form widens with the temperature."""
         return math.inf
 
     @property
