@@ -15,6 +15,8 @@ import tyro
 from implicitq.checks import check_types, nearest, require
 from implicitq.types import ActionKind, InputError
 
+LAYOUT = 1  # of run folders
+
 
 @dataclass(frozen=True)
 class Config:
@@ -78,7 +80,7 @@ class ImplicitConfig(Config):
     alpha: float = 0.0  # Implicit KL: 0 is IQ, 0.9 is M-IQ; KL weight is alpha * temperature.
     kl: float | None = None  # KL weight, set apart: temperature = kl + entropy, alpha follows; two of the three do.
     entropy: float | None = None  # Entropy weight, set apart: see kl.
-    entropy_target: float | None = None  # For auto: nats per action dimension; None: 0.3 ln n of n bins, -1 if gaussian.
+    entropy_target: float | None = None  # For auto: nats per action dimension; None: 0.3 ln n of n bins, or about -1.
     initial_temperature: float = 0.1  # For auto: where it starts.
     max_temperature: float | None = 10.0  # For auto: it rises no further, in units of reward; None: no bound.
     policy: Literal["multicategorical", "gaussian"] = "multicategorical"  # Class of policies; gaussian: Box only.
@@ -320,6 +322,19 @@ def from_json(data: Mapping[str, Any]) -> Config:
     if not isinstance(algorithm, str) or not isinstance(env, str):
         raise InputError("a config needs the names of its algorithm and its env")
     return resolve(algorithm, env, **{**_defaults(algorithm), **values})
+
+
+def to_file(config: Config) -> dict[str, Any]:
+    """What config.json of a run folder holds."""
+    return {"layout": LAYOUT, **to_json(config)}
+
+
+def from_file(data: Any, where: Any) -> Config:
+    """Inverse of `to_file`; `where` is named if the layout is not known."""
+    layout = data.pop("layout", None) if isinstance(data, dict) else None
+    if not isinstance(layout, int) or layout > LAYOUT:
+        raise InputError(f"{where} has run-folder layout {layout}; known here: up to {LAYOUT}")
+    return from_json(data)
 
 
 def _defaults(algorithm: str) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from implicitq.files import read_json, write_atomically, write_json
 from implicitq.train import CheckpointDue, Evaluated, Event, Measured, Trainer
 from implicitq.types import Evaluation, InputError
 
-LAYOUT = 1
 POLICY = "policy.safetensors"
 _LOGS = ("metrics.csv", "evaluations.csv")
 _PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
@@ -82,7 +81,7 @@ class RunFolder:
     def replan(self, config: Config) -> None:
         """Keep a changed config, as when a run is to go on beyond its planned end."""
         self.config = config
-        write_json(self.directory / "config.json", {"layout": LAYOUT, **configs.to_json(config)})
+        write_json(self.directory / "config.json", configs.to_file(config))
 
     def prepare(self, trainer: Trainer) -> None:
         """Write the headers of the logs; called once per run, before its first step."""
@@ -199,11 +198,7 @@ def read_config(directory: Path) -> Config:
     """The config of a run folder."""
     if not (directory / "config.json").is_file():
         raise InputError(f"{directory} is not a run folder: it has no config.json")
-    data = read_json(directory / "config.json")
-    layout = data.pop("layout", None) if isinstance(data, dict) else None
-    if not isinstance(layout, int) or layout > LAYOUT:
-        raise InputError(f"{directory} has run-folder layout {layout}; known here: up to {LAYOUT}")
-    return configs.from_json(data)
+    return configs.from_file(read_json(directory / "config.json"), directory)
 
 
 def read_evaluations(directory: Path) -> list[Evaluation]:

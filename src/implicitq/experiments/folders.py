@@ -17,7 +17,6 @@ from implicitq.types import Array, InputError
 
 REPORT = "report"
 _TRACES = ("config.json", "evaluations.csv", "versions.json", "checkpoints")  # what makes a folder a run's
-_LAYOUT = 1
 
 
 @dataclass(frozen=True)
@@ -90,10 +89,7 @@ def read_config(folder: Path) -> Config:
         raise InputError("it has no config.json") from None
     except (OSError, ValueError) as error:
         raise InputError(f"config.json cannot be read: {error}") from None
-    layout = data.pop("layout", None) if isinstance(data, dict) else None
-    if not isinstance(layout, int) or layout > _LAYOUT:
-        raise InputError(f"config.json has layout {layout}; known here: up to {_LAYOUT}")
-    return configs.from_json(data)
+    return configs.from_file(data, "config.json")
 
 
 def read_versions(folder: Path) -> dict[str, Any] | None:
