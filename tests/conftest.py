@@ -13,6 +13,8 @@ import pytest
 
 from toys import SMALL
 
+pytest_plugins = ["sweep_fixtures"]
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # Many tests compile the same tiny functions: keep them for the session.

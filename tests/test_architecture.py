@@ -131,9 +131,9 @@ def test_nothing_that_runs_code_from_files_is_used():
 def test_configs_help_and_figures_need_no_jax():
     code = """
 import sys
-import implicitq, implicitq.configs, implicitq.cli, implicitq.figures, implicitq.spaces
+import implicitq, implicitq.configs, implicitq.commands.main, implicitq.runs.curve, implicitq.envs.spaces
 implicitq.configs.resolve("miq", "Pendulum-v1")
-assert implicitq.cli.run(["--help"]) == 0
+assert implicitq.commands.main.run(["--help"]) == 0
 heavy = {"jax", "jaxlib", "equinox", "optax"} & set(sys.modules)
 assert not heavy, heavy
 """

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import toys
-from implicitq import evaluate, spaces
-from implicitq.envs import EVALUATION, EnvironmentMaker, episode_seed
+from implicitq import evaluate
+from implicitq.envs import spaces
+from implicitq.envs.making import EnvironmentMaker
+from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.evaluate import Evaluator
 from implicitq.types import Evaluation, InputError
 

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 import implicitq
-from implicitq import InputError, cli, files
-from implicitq.runs import read_config
+from implicitq import InputError
+from implicitq.commands import main as cli
+from implicitq.runs import atomic_files as files
+from implicitq.runs.folder import read_config
 from implicitq.train import Trainer
 
 HARD = {
@@ -170,7 +172,7 @@ def test_a_death_before_the_first_checkpoint_starts_again_at_step_0(small, tmp_p
 
 
 def spawn(arguments: list[str], prelude: str = "") -> subprocess.Popen[str]:
-    code = f"import sys; {prelude}\nfrom implicitq.cli import main\nif __name__ == '__main__': main()"
+    code = f"import sys; {prelude}\nfrom implicitq.commands.main import main\nif __name__ == '__main__': main()"
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],

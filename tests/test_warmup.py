@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from implicitq import InputError, configs
-from implicitq.envs import EnvironmentMaker
+from implicitq.envs.making import EnvironmentMaker
 from implicitq.train import Trainer
 from toys import SMALL, DiscreteToy, MultiDiscreteToy, Toy
 

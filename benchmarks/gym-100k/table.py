@@ -9,7 +9,7 @@ import csv
 import shutil
 from pathlib import Path
 
-from implicitq.experiments.folders import find_runs
+from implicitq.runs.layout import find_runs
 
 HERE = Path(__file__).parent
 COLUMNS = ("algo", "env", "seed", "step", "mean_return", "cpu_seconds")

@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HERE / "results.json")
     arguments = parser.parse_args()
     sizes = ["--hidden", *arguments.hidden]
-    ours = [sys.executable, "-m", "implicitq.cli", "bench"]
+    ours = [sys.executable, "-m", "implicitq.commands.main", "bench"]
     flags = ["--env", "HalfCheetah-v5", *sizes, "--repeats", "1", "--steps-per-repeat", arguments.steps, "--json"]
     theirs = [arguments.peers, str(HERE / "peer_speed.py")]
     commands = {f"implicitq {name}": [*ours, name, *flags] for name in ("iq", "miq", "sac")}

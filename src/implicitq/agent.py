@@ -10,14 +10,16 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from implicitq import algorithms, configs, policy_file, spaces
+from implicitq import algorithms, configs
 from implicitq.configs import Config
-from implicitq.display import Display
-from implicitq.envs import EnvironmentMaker, EnvironmentSource
+from implicitq.driver import drive
+from implicitq.envs import spaces
+from implicitq.envs.making import EnvironmentMaker, EnvironmentSource
 from implicitq.evaluate import Evaluator
 from implicitq.learner import Learner
-from implicitq.runs import POLICY, RunFolder
-from implicitq.session import drive
+from implicitq.progress import Display
+from implicitq.runs import policy_file
+from implicitq.runs.folder import POLICY, RunFolder
 from implicitq.train import Trainer
 from implicitq.types import Array, Evaluation, InputError
 

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 
 from implicitq.configs import Config
-from implicitq.envs import EnvironmentMaker
-from implicitq.runs import versions
+from implicitq.envs.making import EnvironmentMaker
+from implicitq.runs.folder import versions
 from implicitq.train import Ticked, Trainer
 
 _NEVER = 10**9

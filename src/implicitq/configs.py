@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from implicitq.checks import check_types, nearest, require
 from implicitq.types import ActionKind, InputError
+from implicitq.validation import check_types, nearest, require
 
 LAYOUT = 1  # of run folders
 

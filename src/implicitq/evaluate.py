@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from implicitq import spaces
-from implicitq.envs import EVALUATION, Adapter, EnvironmentMaker, episode_seed, failures_named
+from implicitq.envs import spaces
+from implicitq.envs.making import EnvironmentMaker, failures_named
+from implicitq.envs.vector import EVALUATION, Adapter, episode_seed
 from implicitq.types import Array, Evaluation, InputError, Spec
 
 LONGEST_EPISODE = 100_000  # steps; an environment without an end would hang the run

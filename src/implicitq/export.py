@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from implicitq.agent import Agent
-from implicitq.files import write_atomically
+from implicitq.runs.atomic_files import write_atomically
 from implicitq.types import InputError
 
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from implicitq import algorithms
 from implicitq.configs import Config
-from implicitq.envs import EnvironmentMaker, Step, TrainingEnvironments
+from implicitq.envs.making import EnvironmentMaker
+from implicitq.envs.vector import Step, TrainingEnvironments
 from implicitq.evaluate import Evaluator
 from implicitq.learner import Learner
 from implicitq.replay import Replay

@@ -9,7 +9,8 @@ import gymnasium as gym
 import numpy as np
 
 from implicitq.agent import Agent
-from implicitq.envs import VIDEO, EnvironmentMaker, episode_seed
+from implicitq.envs.making import EnvironmentMaker
+from implicitq.envs.vector import VIDEO, episode_seed
 from implicitq.types import Array, InputError
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import implicitq
-from implicitq import algorithms, configs, spaces
+from implicitq import algorithms, configs
 from implicitq.configs import ALGORITHMS
+from implicitq.envs import spaces
 from probes import BEST, DISCOUNT, RESIDUAL_HEADS, VALUES, Probe, State, one_hot
 
 SMALL = {"hidden": (32,), "min_replay": 100, "batch_size": 64, "learning_rate": 3e-3, "eval_episodes": 2}

@@ -18,11 +18,11 @@ import optax
 
 from implicitq import equations, policies
 from implicitq.algorithms.base import Metrics
-from implicitq.checks import require
 from implicitq.configs import ImplicitConfig
 from implicitq.networks import StateValue
 from implicitq.policies import Distribution, Policy
 from implicitq.types import PyTree, Spec, Transition
+from implicitq.validation import require
 
 
 class Networks(NamedTuple):

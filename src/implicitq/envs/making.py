@@ -1,0 +1,149 @@
+"""Making Gymnasium environments: from an id, an object or a function, with errors that help."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from implicitq.types import InputError
+from implicitq.validation import nearest
+
+EnvironmentSource = str | gym.Env | Callable[[], gym.Env]
+
+# Tasks whose package registers them on import: prefix of the id -> (module, extra of ours).
+_PACKAGES = {
+    "AdroitHand": ("gymnasium_robotics", "adroit"),
+    "implicitq/AdroitHand": ("implicitq.envs.adroit", "adroit"),  # with corrected rewards
+}
+
+
+class EnvironmentMaker:
+    """Makes equal environments from an id, an environment object or a function."""
+
+    def __init__(self, source: EnvironmentSource, original_first: bool = True) -> None:
+        """An object is given out itself first, then copies of it; only copies if not `original_first`."""
+        if not isinstance(source, str | gym.Env) and not callable(source):
+            raise InputError(f"env must be an id, a gymnasium.Env or a function that makes one, got {source!r}")
+        self._source = source
+        self._give_original = original_first
+
+    def __call__(self, **arguments: Any) -> gym.Env:
+        """`arguments` go to `gymnasium.make`; only ids take any."""
+        if isinstance(self._source, str):
+            return _make(self._source, **arguments)
+        if not isinstance(self._source, gym.Env):
+            made = self._source()
+            if not isinstance(made, gym.Env):
+                raise InputError(f"the env function must return a gymnasium.Env, got {type(made).__name__}")
+            return made
+        if self._give_original:
+            self._give_original = False
+            return self._source
+        return _duplicate(self._source)
+
+    def of_copies(self) -> EnvironmentMaker:
+        """The same, without the original object."""
+        return EnvironmentMaker(self._source, original_first=False)
+
+    @property
+    def name(self) -> str:
+        """The id, if there is one; a run can only be resumed by the command line if there is."""
+        if isinstance(self._source, str):
+            return self._source
+        known = getattr(self._source, "spec", None)
+        if known is None:
+            return f"object:{getattr(self._source, '__name__', type(self._source).__name__)}"
+        # With other wrappers or arguments than its id stands for, the id alone would bring back something else.
+        plain = copy.deepcopy(known)
+        plain.kwargs.pop("render_mode", None)
+        return known.id if gym.registry.get(known.id) == plain else f"object:{known.id}"
+
+
+@contextmanager
+def failures_named(doing: str) -> Iterator[None]:
+    """Say what the environment was doing when it failed, and where; the error itself is the cause."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise InputError(
+            f"the environment failed in {doing}: {type(error).__name__}: {error} "
+            f"({Path(place.filename).name}, line {place.lineno})"
+        ) from error
+
+
+def _make(name: str, **arguments: Any) -> gym.Env:
+    """`gymnasium.make` with errors that help."""
+    for prefix, (module, extra) in _PACKAGES.items():
+        if name.startswith(prefix):
+            try:
+                gym.register_envs(importlib.import_module(module))
+            except ImportError:
+                raise InputError(
+                    f"{name} needs the package gymnasium_robotics; install it with: pip install 'implicitq[{extra}]'"
+                ) from None
+    entry = gym.registry.get(name)
+    if "AdroitHand" in name or (entry is not None and "mujoco" in str(entry.entry_point)):
+        _log_mujoco_warnings()
+    try:
+        return gym.make(name, **arguments)
+    except gym.error.DependencyNotInstalled as error:
+        raise InputError(f"{name} needs a package that is missing: {error}") from None
+    except (
+        gym.error.UnregisteredEnv,
+        gym.error.DeprecatedEnv,
+        gym.error.Error,
+        ModuleNotFoundError,
+    ) as error:
+        known = sorted(gym.registry)
+        if name in known:
+            raise InputError(f"{name} cannot be made: {error}") from None
+        raise InputError(f"unknown environment {name!r}{_guess(name, known)}") from None
+
+
+def _log_mujoco_warnings() -> None:
+    """By Python's logging: MuJoCo prints them once per environment, and to a file in the working folder."""
+    try:
+        import mujoco
+    except ImportError:
+        return
+    # The stubs of MuJoCo lack these two.
+    if mujoco.get_mju_user_warning() is None:  # pyright: ignore[reportAttributeAccessIssue]
+        mujoco.set_mju_user_warning(_log_mujoco_warning)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _log_mujoco_warning(message: str) -> None:
+    # Deprecations are about model files, which are not the user's. (An exception here would end the process.)
+    level = logging.DEBUG if "deprecated" in message else logging.WARNING
+    logging.getLogger("implicitq.mujoco").log(level, "MuJoCo: %s", message)
+
+
+def _guess(name: str, known: list[str]) -> str:
+    hint = nearest(name, known).split(" known: ")[0]
+    return hint if len(hint) > 1 else f"; gymnasium knows {len(known)}, such as HalfCheetah-v5 and CartPole-v1"
+
+
+def _duplicate(env: gym.Env) -> gym.Env:
+    try:
+        return copy.deepcopy(env)
+    except Exception:
+        pass
+    try:
+        if env.spec is not None:
+            return gym.make(env.spec)
+    except Exception:
+        pass
+    raise InputError(
+        f"{env} can neither be copied nor made again from its spec, and more than one is needed (evaluation has "
+        "environments of its own); give a function that makes the environment instead of the object"
+    )

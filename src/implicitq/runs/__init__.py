@@ -1,0 +1,1 @@
+"""The run folder: its layout, what is written to it and read from it."""

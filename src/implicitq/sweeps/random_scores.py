@@ -1,0 +1,92 @@
+"""Scores of the uniformly random policy: the zero of every normalised score. Measured, and stored with versions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from implicitq.runs.atomic_files import read_json, write_json
+from implicitq.types import InputError
+
+FILE = "random-scores.json"
+EPISODES = 100
+PACKAGES = ("gymnasium", "mujoco", "gymnasium-robotics")  # what the returns of a random policy depend on
+
+
+def environment_versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def measure(task: str, episodes: int = EPISODES, seed: int = 0) -> dict[str, Any]:
+    """Undiscounted returns of whole episodes with uniform actions."""
+    from implicitq.envs.making import EnvironmentMaker, failures_named
+    from implicitq.envs.vector import EVALUATION, episode_seed
+    from implicitq.evaluate import refuse_endless
+
+    env = EnvironmentMaker(task)()
+    env.action_space.seed(seed)
+    returns = np.zeros(episodes)
+    try:
+        for episode in range(episodes):
+            with failures_named("an episode of random actions"):
+                env.reset(seed=episode_seed(seed, EVALUATION, episode, 0))
+                for length in itertools.count(1):
+                    _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+                    returns[episode] += float(reward)
+                    if terminated or truncated:
+                        break
+                    refuse_endless(length)
+    finally:
+        env.close()
+    return {
+        "mean": float(returns.mean()),
+        "std": float(returns.std()),
+        "episodes": episodes,
+        "seed": seed,
+        "versions": environment_versions(),
+    }
+
+
+def ensure(
+    out: Path,
+    tasks: Iterable[str],
+    *,
+    episodes: int = EPISODES,
+    again: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+) -> dict[str, dict[str, Any]]:
+    """Measure what is not stored below `out` yet, or was measured with other versions; gives all."""
+    if episodes < 1:
+        raise InputError(f"episodes must be a whole number of at least 1, got {episodes}")
+    known, versions = read(out), environment_versions()
+    for task in tasks:
+        entry = known.get(task)
+        if again or entry is None or entry["versions"] != versions:
+            tell(f"random policy on {task}: {episodes} episodes")
+            known[task] = measure(task, episodes)
+            write_json(out / FILE, known)
+    return known
+
+
+def read(out: Path) -> dict[str, dict[str, Any]]:
+    """What was measured so far: task -> mean, std, episodes, seed, versions."""
+    path = out / FILE
+    if not path.is_file():
+        return {}
+    data = read_json(path)
+    keys = ("mean", "std", "episodes", "versions")
+    good = isinstance(data, dict) and all(isinstance(e, dict) and all(k in e for k in keys) for e in data.values())
+    if not good:
+        raise InputError(f"{path} holds no random-policy scores; remove it and measure again")
+    return data

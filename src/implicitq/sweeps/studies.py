@@ -1,0 +1,217 @@
+"""Studies: one per figure of the paper. A study on a suite expands to a list of runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from implicitq import configs
+from implicitq.configs import Config
+from implicitq.sweeps.suites import Suite, action_kind
+from implicitq.types import InputError
+from implicitq.validation import nearest
+
+UNIQUE = " unique"  # ends the label of a line with unique parameters
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One line of a figure: an algorithm with some of its hyperparameters set."""
+
+    algorithm: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Literal["best", "unique"] = "best"  # with the paper's exceptions for some tasks, or without
+
+    @property
+    def label(self) -> str:
+        """What tables and legends call it."""
+        words = " ".join([self.algorithm, *(f"{name}={_number(value)}" for name, value in self.values.items())])
+        return words + UNIQUE if self.parameters == "unique" else words
+
+
+@dataclass(frozen=True)
+class Study:
+    name: str
+    summary: str
+    variants: tuple[Variant, ...]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a sweep."""
+
+    algorithm: str
+    env: str
+    seed: int
+    folder: str  # below the sweep's folder; equal runs of several lines and studies share it
+    overrides: Mapping[str, Any]  # of the algorithm's config on the task with the paper's preset
+
+    def config(self) -> Config:
+        return configs.resolve(self.algorithm, self.env, seed=self.seed, **self.overrides)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of a study on a suite, and what was left out of it."""
+
+    study: str
+    suite: str
+    runs: tuple[PlannedRun, ...]
+    lines: Mapping[str, tuple[str, ...]]  # label -> folders of its runs
+    left_out: tuple[str, ...]
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(run.env for run in self.runs))
+
+
+SAC = Variant("sac")  # in every study, since scores are relative to it
+ENTROPY_WEIGHTS = (0.001, 0.01, 0.1)
+LEARNING_RATES = (3e-4, 3e-5)
+BINS = (3, 5, 7, 11, 15)
+_ALPHA = 0.9
+_SHARED = {  # SAC can take these ingredients of miq-auto too
+    name: configs.ALGORITHMS["miq-auto"].values[name] for name in ("n_step", "batch_size", "actor_average")
+}
+_WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of miq-auto: each taken away, or as the paper has it
+    {"temperature": 0.01, "n_step_target": "plain"},
+    {"batch_norm": False, "target_update": 0.005},
+    {"log_policy": "probability"},
+    {"n_step_target": "plain"},
+    {"n_step": 3},
+    {"n_step": 1},
+    {"batch_size": 256},
+    {"alpha": 0.9},
+    {"learning_rate": 3e-4},
+    {"adam_b1": 0.9},
+    {"temperature_learning_rate": None},
+    {"actor_average": None},
+    {"warmup": "policy"},
+)
+
+
+def _both(*algorithms: str) -> tuple[Variant, ...]:
+    return tuple(Variant(name, {}, which) for which in ("best", "unique") for name in algorithms)
+
+
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        Study("main", "IQ and M-IQ beside SAC, with best and with unique parameters", _both("iq", "miq", "sac")),
+        Study(
+            "ablation",
+            "without a target value (PCL, Trust-PCL), and with Gaussian policies",
+            (*_both("iq", "miq", "pcl", "trust-pcl", "iq-gaussian", "miq-gaussian"), SAC),
+        ),
+        Study(
+            "learning-rate",
+            "IQ, M-IQ and SAC at learning rates 3e-4 and 3e-5",
+            tuple(Variant(name, {"learning_rate": r}) for name in ("iq", "miq", "sac") for r in LEARNING_RATES),
+        ),
+        Study(
+            "temperature",
+            "IQ (alpha 0) and M-IQ (alpha 0.9) at entropy weights 0.001, 0.01 and 0.1",
+            (
+                *(Variant("iq", {"temperature": weight}) for weight in ENTROPY_WEIGHTS),
+                *(Variant("miq", {"temperature": round(weight / (1 - _ALPHA), 12)}) for weight in ENTROPY_WEIGHTS),
+                SAC,
+            ),
+        ),
+        Study(
+            "bins",
+            "IQ and M-IQ with 3 to 15 bins per action dimension",
+            (*(Variant(name, {"bins": bins}) for name in ("iq", "miq") for bins in BINS), SAC),
+        ),
+        Study(
+            "adaptive-ablation",
+            "miq-auto, and without each of its ingredients, beside M-IQ and SAC, and SAC with those it can take",
+            (
+                *(Variant("miq-auto", values) for values in ({}, *_WITHOUT)),
+                Variant("miq"),
+                SAC,
+                Variant("sac", _SHARED),
+            ),
+        ),
+        Study("adaptive", "miq-auto beside SAC and M-IQ", (Variant("miq-auto"), SAC, Variant("miq"))),
+        Study("all", "every algorithm, with best parameters", tuple(map(Variant, configs.ALGORITHMS))),
+    )
+}
+
+
+def study_of(name: str) -> Study:
+    if name not in STUDIES:
+        raise InputError(f"unknown study {name!r}{nearest(name, STUDIES)}")
+    return STUDIES[name]
+
+
+def expand(study: Study, suite: Suite, seeds: int, steps: int | None = None) -> Plan:
+    """The runs of a study: seed by seed, so that a sweep stopped half-way has something of everything."""
+    if seeds < 1:
+        raise InputError(f"seeds must be a whole number of at least 1, got {seeds}")
+    _check_settings(suite)
+    budget = {} if steps is None else {"steps": steps}
+    chosen: list[tuple[str, PlannedRun]] = []
+    left_out: list[str] = []
+    for task in suite.tasks:
+        kind = action_kind(task)
+        for variant in study.variants:
+            if suite.algorithms is not None and variant.algorithm not in suite.algorithms:
+                continue
+            run = _planned(variant, task, {**suite.settings_on(task), **budget})
+            accepted = ("Box",) if "bins" in variant.values else run.config().accepted_actions
+            if kind in accepted:
+                chosen.append((variant.label, run))
+            else:
+                acts = " and ".join(accepted)
+                left_out.append(f"{variant.label} on {task}: it is for {acts} actions, the task has {kind}")
+    if not chosen:
+        raise InputError(f"no run is left of study {study.name!r} on suite {suite.name!r}: {'; '.join(left_out)}")
+    runs: dict[str, PlannedRun] = {}
+    lines: dict[str, list[str]] = {}
+    for seed in range(seeds):
+        for label, unseeded in chosen:
+            run = dataclasses.replace(unseeded, seed=seed, folder=f"{unseeded.folder}/seed-{seed}")
+            runs[run.folder] = run
+            lines.setdefault(label, []).append(run.folder)
+    ends = {label: tuple(folders) for label, folders in lines.items()}
+    return Plan(study.name, suite.name, tuple(runs.values()), ends, tuple(left_out))
+
+
+def _planned(variant: Variant, task: str, settings: dict[str, Any]) -> PlannedRun:
+    """A run named by what sets it apart from the algorithm's best parameters on the task."""
+    algorithm = variant.algorithm
+    shared = {name: value for name, value in settings.items() if name in _fields(configs.ALGORITHMS[algorithm].config)}
+    best = configs.resolve(algorithm, task, **shared)
+    if variant.parameters == "best":
+        wanted = configs.resolve(algorithm, task, **{**shared, **variant.values})
+    else:
+        # The size of a task (networks, steps) is the same for all algorithms and stays; only exceptions go.
+        size = configs.preset_values("", task)
+        wanted = configs.resolve(algorithm, task, "none", **{**size, **shared, **variant.values})
+    apart = {name: value for name, value in vars(wanted).items() if value != getattr(best, name) and name != "preset"}
+    folder = f"{slug(task)}/{slug(Variant(algorithm, apart).label)}"
+    return PlannedRun(algorithm, task, 0, folder, {**shared, **apart})
+
+
+def _check_settings(suite: Suite) -> None:
+    known = {name for entry in configs.ALGORITHMS.values() for name in _fields(entry.config)}
+    for task in suite.tasks:
+        for name in suite.settings_on(task):
+            if name not in known:
+                raise InputError(f"no algorithm has a hyperparameter {name!r}{nearest(name, known)}")
+
+
+def _fields(config: type[Config]) -> set[str]:
+    return {field.name for field in dataclasses.fields(config)}
+
+
+def _number(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def slug(text: str) -> str:
+    """A folder's name for a task or a label."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")

@@ -1,0 +1,127 @@
+"""Suites: named lists of tasks, ours or the user's own from a TOML file."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from implicitq import configs
+from implicitq.types import ActionKind, InputError
+from implicitq.validation import nearest
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Suite:
+    """Tasks that a study runs on, and settings that all its runs share."""
+
+    name: str
+    tasks: tuple[str, ...]
+    settings: Settings = field(default_factory=dict)  # hyperparameters of all runs
+    task_settings: Mapping[str, Settings] = field(default_factory=dict)  # of the runs on one task; these win
+    algorithms: tuple[str, ...] | None = None  # only these of a study; None: all of them
+
+    def settings_on(self, task: str) -> dict[str, Any]:
+        return {**self.settings, **self.task_settings.get(task, {})}
+
+
+SUITES: dict[str, Suite] = {
+    "gym": Suite("gym", ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")),
+    "adroit": Suite("adroit", ("AdroitHandDoor", "AdroitHandHammer", "AdroitHandPen")),
+    "adroit-relocate": Suite("adroit-relocate", ("AdroitHandRelocate",)),
+    "quick": Suite("quick", ("Pendulum-v1", "CartPole-v1", "InvertedPendulum-v5", "Acrobot-v1")),
+}
+DESCRIPTIONS = {
+    "gym": "the paper's five MuJoCo tasks, in version 5",
+    "adroit": "door, hammer and pen of the Adroit hand, with corrected rewards",
+    "adroit-relocate": "the fourth Adroit task, which nothing learns",
+    "quick": "four small tasks, two with Box and two with Discrete actions: minutes per run",
+}
+
+
+def suite_of(name: str, only: Collection[str] = ()) -> Suite:
+    """A suite by its name, or from a TOML file; with `only` that part of its tasks, under a name of its own."""
+    if name in SUITES:
+        suite = SUITES[name]
+    elif name.endswith(".toml"):
+        suite = _read(Path(name))
+    else:
+        raise InputError(f"unknown suite {name!r}{nearest(name, SUITES)}, or the path of a .toml file")
+    tasks, wanted = tuple(map(_with_version, suite.tasks)), tuple(map(_with_version, only))
+    for task in wanted:
+        if task not in tasks:
+            raise InputError(f"suite {suite.name!r} has no task {task!r}{nearest(task, tasks)}")
+    part = tuple(task for task in tasks if task in wanted) or tasks
+    # A sweep of a part must not take the place of the plan of the whole.
+    name = suite.name if part == tasks else "-".join((suite.name, *part))
+    return dataclasses.replace(suite, name=name, tasks=part)
+
+
+def _with_version(task: str) -> str:
+    """Adroit tasks named without a version: which id is right depends on the release that is installed."""
+    if not task.startswith("AdroitHand") or "-v" in task:
+        return task
+    try:
+        from implicitq.envs import adroit
+    except ImportError:
+        raise InputError(
+            f"{task} needs the package gymnasium_robotics; install it with: pip install 'implicitq[adroit]'"
+        ) from None
+    return adroit.current_id(task)
+
+
+def action_kind(task: str) -> ActionKind:
+    """The kind of a task's action space; an unknown task is refused."""
+    from implicitq.envs.making import EnvironmentMaker
+    from implicitq.envs.spaces import spec_of
+
+    env = EnvironmentMaker(task)()
+    try:
+        return spec_of(env.observation_space, env.action_space).action_kind
+    finally:
+        env.close()
+
+
+def _read(path: Path) -> Suite:
+    try:
+        data = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a TOML file: {error}") from None
+    known = ("name", "tasks", "algorithms", "settings", "task_settings")
+    for key in data:
+        if key not in known:
+            raise InputError(f"{path}: a suite has no {key!r}{nearest(key, known)}")
+    tasks = _texts(path, "tasks", data.get("tasks"))
+    algorithms = None if "algorithms" not in data else _texts(path, "algorithms", data["algorithms"])
+    for name in algorithms or ():
+        if name not in configs.ALGORITHMS:
+            raise InputError(f"{path}: unknown algorithm {name!r}{nearest(name, configs.ALGORITHMS)}")
+    by_task = {task: _table(path, f"task_settings.{task}", t) for task, t in data.get("task_settings", {}).items()}
+    for task in by_task:
+        if task not in tasks:
+            raise InputError(f"{path}: task_settings for {task!r}, which is not among the tasks")
+    settings = _table(path, "settings", data.get("settings", {}))
+    return Suite(str(data.get("name", path.stem)), tasks, settings, by_task, algorithms)
+
+
+def _texts(path: Path, key: str, value: Any) -> tuple[str, ...]:
+    good = isinstance(value, list) and value and all(isinstance(item, str) for item in value)
+    if not good or len(set(value)) < len(value):
+        raise InputError(f"{path}: {key} must be a list of different names, got {value!r}")
+    return tuple(value)
+
+
+def _table(path: Path, key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{path}: {key} must be a table of hyperparameters, got {value!r}")
+    reserved = {"algorithm", "env", "seed", "preset"} & set(value)
+    if reserved:
+        raise InputError(f"{path}: {key} cannot set {', '.join(sorted(reserved))}, which the sweep sets")
+    return {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from implicitq import __version__
+from implicitq.commands import main as cli
+from implicitq.commands.parsing import _algorithm
+
+
+def run(*arguments: object) -> int:
+    """The exit code; the parser of the flags leaves by SystemExit."""
+    try:
+        return cli.run([str(argument) for argument in arguments])
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else 1
+
+
+@pytest.fixture
+def refused(capfd):
+    """Run a command that must fail: with code 2 and one sentence."""
+
+    def check(*arguments: object) -> str:
+        assert run(*arguments) == 2
+        captured = capfd.readouterr()
+        assert "Traceback" not in captured.out + captured.err
+        assert captured.err.startswith("error: ")
+        assert captured.err.count("\n") == 1, captured.err
+        return captured.err
+
+    return check
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    from toys import SMALL
+
+    directory = tmp_path_factory.mktemp("cli") / "run"
+    flags = [f"--{k.replace('_', '-')}={v}" for k, v in SMALL.items() if k != "hidden"]
+    command = ["train", "--env", "toys:Toy-v0", *flags, "--hidden", "8", "--out", directory]
+    assert run(*command) == 0
+    return directory
+
+
+def test_training_shows_the_preset_the_result_and_what_to_do_next(small_flags, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flags = [*small_flags, "--eval-every", "60"]
+    assert run("train", "iq", "--env", "toys:Toy-v0", "--seed", 3, *flags) == 0
+    captured = capsys.readouterr()
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert re.fullmatch(r"toys-Toy-v0-iq-3-\d{8}-\d{6}", folder.name)
+    assert "iq on toys:Toy-v0, seed 3, 120 steps" in captured.out
+    assert "preset: none for this task" in captured.out
+    assert f"run folder: runs/{folder.name}" in captured.out
+    assert "evaluations, deterministic policy" in captured.out
+    assert f"implicitq evaluate runs/{folder.name} --episodes 20" in captured.out
+    assert "step 60 of 120: return " in captured.err
+    assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((folder / "config.json").read_text())["algorithm"] == "iq"
+
+
+def test_miq_is_the_default_and_the_algorithm_can_stand_anywhere():
+    assert _algorithm([]) == ("miq", [])
+    assert _algorithm(["--env", "CartPole-v1"]) == ("miq", ["--env", "CartPole-v1"])
+    assert _algorithm(["iq", "--steps", "5"]) == ("iq", ["--steps", "5"])
+    assert _algorithm(["--hidden", "64", "64", "iq"]) == ("iq", ["--hidden", "64", "64"])
+
+
+def test_a_fresh_folder_is_taken_each_time(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.time, "strftime", lambda _: "now")
+    config = cli.configs.resolve("iq", "module:space/Task-v0")
+    first = cli._fresh_folder(config)
+    first.mkdir(parents=True)
+    assert (str(first), cli._fresh_folder(config).name) == ("runs/module-space-Task-v0-iq-0-now", f"{first.name}-2")
+
+
+def test_evaluate_prints_a_table_or_json(finished, capsys):
+    assert run("evaluate", finished, "--episodes", 3) == 0
+    assert "miq on toys:Toy-v0 after 120 steps" in capsys.readouterr().out
+    assert run("evaluate", finished, "--episodes", 3, "--json") == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["env"], data["algorithm"], data["step"]) == ("toys:Toy-v0", "miq", 120)
+    assert len(data["returns"]) == len(data["lengths"]) == 3
+    assert data["mean"] == pytest.approx(sum(data["returns"]) / 3)
+    assert run("evaluate", finished / "policy.safetensors", "--episodes", 3, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == data
+    assert run("evaluate", finished, "--episodes", 3, "--seed", 8, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["returns"] != data["returns"]
+
+
+def test_a_finished_run_is_resumed_only_with_more_steps(finished, tmp_path, refused, capfd):
+    directory = Path(shutil.copytree(finished, tmp_path / "run"))
+    before = (directory / "config.json").read_text()
+    assert "is finished at step 120; to train on, give --steps with more" in refused("resume", directory)
+    assert "is finished at step 120" in refused("resume", directory, "--steps", 100)
+    assert (directory / "config.json").read_text() == before
+    assert run("resume", directory, "--steps", 160) == 0
+    assert "resuming" in capfd.readouterr().out
+    assert json.loads((directory / "config.json").read_text())["steps"] == 160
+
+
+def test_help_names_commands_and_algorithms_and_every_hyperparameter(capsys):
+    for arguments in ([], ["--help"], ["-h"], ["help"]):
+        assert run(*arguments) == 0
+        shown = capsys.readouterr().out
+        assert all(word in shown for word in ("train", "resume", "evaluate", "iq", "miq"))
+    assert run("train", "iq", "--help") == 0
+    shown = capsys.readouterr().out
+    fields = cli.configs.IQConfig.__dataclass_fields__
+    assert all(f"--{name.replace('_', '-')}" in shown for name in fields if name != "algorithm")
+    assert "--algorithm" not in shown
+    assert "0.01" in shown
+    for command, word in (("resume", "--inexact"), ("evaluate", "--json")):
+        assert run(command, "--help") == 0
+        assert word in capsys.readouterr().out
+    assert run("--version") == 0
+    assert capsys.readouterr().out.strip() == f"implicitq {__version__}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["trian"], "unknown command 'trian'; did you mean 'train'?"),
+        (["train", "miqq"], "unknown algorithm 'miqq'; did you mean 'miq'?"),
+        (["train", "--env", "Pendulum-v7"], "Pendulum-v"),
+        (["train", "--env", "HalfCheta-v5"], "unknown environment 'HalfCheta-v5'; did you mean 'HalfCheetah-v5'?"),
+        (["train", "--temperature", "0"], "temperature must be a positive number or 'auto', got 0"),
+        (["train", "--alpha", "1.5"], "alpha must be a number in [0, 1], got 1.5"),
+        (["train", "--bins", "1"], "bins must be a whole number from 2 to 65536, got 1"),
+        (["train", "--steps", "-5"], "steps must be a whole number of at least 1, got -5"),
+        (["train", "--min-replay", "9", "--replay-size", "5"], "replay_size must be at least min_replay (9)"),
+        (["resume", "nowhere"], "nowhere is not a run folder: it has no config.json"),
+        (["resume", "."], ". is not a run folder: it has no config.json"),
+        (["evaluate", "nowhere"], "there is no policy file nowhere"),
+        (["evaluate", "."], "there is no policy file policy.safetensors"),
+    ],
+)
+def test_bad_input_gets_one_sentence(arguments, message, refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(*arguments)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--temprature", "1"],
+        ["train", "--temperature", "warm"],
+        ["train", "--preset", "best"],
+        ["evaluate"],
+        ["resume", "a", "b"],
+    ],
+)
+def test_bad_flags_are_refused_by_the_parser(arguments, capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(*arguments) == 2
+    captured = capfd.readouterr()
+    assert "Traceback" not in captured.out + captured.err
+    assert captured.err
+
+
+def test_a_folder_that_cannot_be_used_gets_one_sentence(finished, small_flags, tmp_path, refused):
+    (tmp_path / "file").write_text("")
+    train = ["train", "--env", "toys:Toy-v0", *small_flags, "--out"]
+    assert "already holds a run; go on with: implicitq resume" in refused(*train, finished)
+    assert "is not an empty folder; choose another --out" in refused(*train, tmp_path / "file")
+    assert "Not a directory" in refused(*train, tmp_path / "file" / "run")
+
+
+def test_bad_numbers_of_evaluate_get_one_sentence(finished, refused):
+    assert "episodes must be a whole number of at least 1, got 0" in refused("evaluate", finished, "--episodes", 0)
+    assert "seed must be a whole number from 0" in refused("evaluate", finished, "--seed", "-1")
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ("toys:Breaks-v0", "the environment failed in step: ZeroDivisionError: the floor gave way (toys.py, line"),
+        ("toys:NotFinite-v0", "the environment gave a reward of inf at step 75; rewards must be finite"),
+    ],
+)
+def test_a_failing_environment_keeps_the_last_checkpoint(env, message, small_flags, tmp_path, capsys):
+    directory = tmp_path / "run"
+    flags = [*small_flags, "--eval-every", "1000"]
+    assert run("train", "--env", env, *flags, "--out", directory) == 2
+    captured = capsys.readouterr()
+    assert f"error: {message}" in captured.err
+    assert "Traceback" not in captured.err
+    assert f"the last checkpoint is kept; go on from it with: implicitq resume {directory}" in captured.out
+    assert sorted(path.name for path in (directory / "checkpoints").glob("*.json")) == ["000000040.json"]
+
+
+def test_paths_with_brackets_are_shown_as_they_are(small_flags, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("train", "--env", "toys:Toy-v0", *small_flags, "--out", "runs[bold]") == 0
+    assert "run folder: runs[bold]" in capsys.readouterr().out
+
+
+def test_the_module_runs_as_a_process_with_its_exit_code(tmp_path):
+    for arguments, code in ((["--version"], 0), (["resume", "nowhere"], 2)):
+        done = subprocess.run(
+            [sys.executable, "-m", "implicitq.commands.main", *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ},
+        )
+        assert done.returncode == code
+        assert "Traceback" not in done.stderr

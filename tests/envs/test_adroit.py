@@ -1,0 +1,107 @@
+"""Adroit with corrected rewards, against the formula on the states they were given for; needs the extra adroit."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from implicitq.envs.making import EnvironmentMaker
+from implicitq.sweeps import suites
+from implicitq.types import InputError
+
+INSTALLED = importlib.util.find_spec("gymnasium_robotics") is not None
+needs_robotics = pytest.mark.skipif(not INSTALLED, reason="gymnasium-robotics is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")  # what importing gymnasium_robotics brings is not ours
+
+
+def distance(a, b) -> float:
+    return float(np.linalg.norm(np.asarray(a) - np.asarray(b)))
+
+
+def door(raw) -> float:
+    data, hinge = raw.data, float(raw.data.qpos[raw.door_hinge_addrs])
+    reach = distance(data.site_xpos[raw.grasp_site_id], data.site_xpos[raw.handle_site_id])
+    bonus = 2 * (hinge > 0.2) + 8 * (hinge > 1.0) + 10 * (hinge > 1.35)
+    return -0.1 * reach - 0.1 * (hinge - 1.57) ** 2 - 1e-5 * float(np.sum(data.qvel**2)) + bonus
+
+
+def hammer(raw) -> float:
+    data = raw.data
+    body, palm = data.xpos[raw.obj_body_id], data.site_xpos[raw.S_grasp_site_id]
+    head, nail, goal = (data.site_xpos[i] for i in (raw.tool_site_id, raw.target_obj_site_id, raw.goal_site_id))
+    left = distance(nail, goal)
+    bonus = 2 * (body[2] > 0.04 and head[2] > 0.04) + 25 * (left < 0.02) + 75 * (left < 0.01)
+    return -0.1 * distance(palm, body) - distance(head, nail) - 10 * left - 1e-2 * np.linalg.norm(data.qvel) + bonus
+
+
+def relocate(raw) -> float:
+    data = raw.data
+    ball, palm, goal = (
+        data.xpos[raw.obj_body_id],
+        *(data.site_xpos[i] for i in (raw.S_grasp_site_id, raw.target_obj_site_id)),
+    )
+    lifted = (1 - 0.5 * distance(palm, goal) - 0.5 * distance(ball, goal)) * (ball[2] > 0.04)
+    return -0.1 * distance(palm, ball) + lifted + 10 * (distance(ball, goal) < 0.1) + 20 * (distance(ball, goal) < 0.05)
+
+
+@needs_robotics
+@pytest.mark.parametrize(
+    ("task", "formula"), [("AdroitHandDoor", door), ("AdroitHandHammer", hammer), ("AdroitHandRelocate", relocate)]
+)
+def test_the_reward_is_that_of_the_formula_in_every_state(task, formula):
+    from implicitq.envs import adroit
+
+    env = EnvironmentMaker(adroit.current_id(task))()
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    for _ in range(60):
+        _, reward, *_ = env.step(env.action_space.sample())
+        assert reward == pytest.approx(formula(env.unwrapped), abs=1e-9)
+    env.close()
+
+
+@needs_robotics
+@pytest.mark.parametrize("task", ["AdroitHandDoor", "AdroitHandHammer", "AdroitHandRelocate"])
+def test_coming_closer_pays(task):
+    """The same state, but for the sign: ours and upstream's differ by twice the reach term."""
+    from implicitq.envs import adroit
+
+    ours, theirs = EnvironmentMaker(f"implicitq/{task}-v1")(), EnvironmentMaker(f"{task}-v1")()
+    for env in (ours, theirs):
+        env.reset(seed=3)
+    action = np.zeros(ours.action_space.shape)
+    corrected, flawed = float(ours.step(action)[1]), float(theirs.step(action)[1])
+    wrapper = ours
+    while not isinstance(wrapper, adroit.ReachCorrected):
+        wrapper = wrapper.env  # pyright: ignore
+    assert flawed - corrected == pytest.approx(0.2 * wrapper.reach_distance())
+    assert wrapper.reach_distance() > 0.01
+    for env in (ours, theirs):
+        env.close()
+
+
+@needs_robotics
+def test_episodes_last_200_steps():
+    env = EnvironmentMaker("implicitq/AdroitHandDoor-v1")()
+    env.reset(seed=0)
+    ends = [env.step(np.zeros(28))[2:4] for _ in range(200)]
+    assert ends[-2:] == [(False, False), (False, True)]
+    env.close()
+
+
+@needs_robotics
+def test_the_suite_uses_fixed_ids_of_upstream_once_they_are_there(monkeypatch):
+    assert suites.suite_of("adroit").tasks[0] == "implicitq/AdroitHandDoor-v1"
+    fixed = {**gym.registry, "AdroitHandDoor-v2": gym.registry["AdroitHandDoor-v1"]}
+    monkeypatch.setattr(gym, "registry", fixed)
+    assert suites.suite_of("adroit").tasks == ("AdroitHandDoor-v2", "implicitq/AdroitHandHammer-v1", "AdroitHandPen-v1")
+
+
+@pytest.mark.skipif(INSTALLED, reason="gymnasium-robotics is installed")
+def test_without_the_package_the_extra_is_named():
+    for ask in (lambda: suites.suite_of("adroit"), EnvironmentMaker("implicitq/AdroitHandDoor-v1")):
+        with pytest.raises(InputError, match=r"pip install 'implicitq\[adroit\]'"):
+            ask()

@@ -1,0 +1,191 @@
+"""The report: what is on the page and in the files, what is refused, what is named."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+from implicitq.commands import main as cli
+from implicitq.reports.reading import gather
+from implicitq.reports.report import write_report
+from implicitq.sweeps.studies import Study, Variant, expand
+from implicitq.sweeps.suites import Suite
+from implicitq.types import InputError
+from made_runs import VERSIONS, write_run
+
+
+def test_a_report_has_figures_tables_and_a_self_contained_page(finished_sweep):
+    done = write_report(finished_sweep)
+    assert (done.runs, done.broken, done.missing) == (18, 0, 0)
+    text = done.page.read_text()
+    names = ["aggregates", "improvement", "efficiency", "profile", "Pendulum-v1", "InvertedPendulum-v5"]
+    assert text.count("<svg") == len(names)
+    for name in names:
+        for form in ("pdf", "png"):
+            assert (done.page.parent / f"figures/small-boxes-{name}.{form}").stat().st_size > 1_000
+    for name in ("aggregates", "improvement", "returns"):
+        assert "tabular" in (done.page.parent / f"tables/small-boxes-{name}.tex").read_text()
+    assert not re.search(r'(src|href)="(https?:)?//', text)
+    assert "<script" not in text
+    for words in ("implicitq sweep --study small", "18 of 18 planned", "gymnasium", "95%", "implicitq train"):
+        assert words in text
+    HTMLParser().feed(text)
+    ids = re.findall(r'\sid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+
+
+def test_the_tables_hold_the_numbers(finished_sweep):
+    page = write_report(finished_sweep).page
+    with open(page.parent / "tables/small-boxes-aggregates.csv", newline="") as file:
+        rows = {(row["line"], row["aggregate"]): row for row in csv.DictReader(file)}
+    assert float(rows["sac", "mean"]["score"]) == pytest.approx(1.0)
+    assert float(rows["miq", "IQM"]["score"]) == pytest.approx(0.75, abs=0.03)
+    assert float(rows["iq", "IQM"]["low"]) <= float(rows["iq", "IQM"]["score"]) <= float(rows["iq", "IQM"]["high"])
+    with open(page.parent / "tables/small-boxes-returns.csv", newline="") as file:
+        returns = list(csv.DictReader(file))
+    assert {row["finished_seeds"] for row in returns} == {"3"}
+
+
+def test_runs_with_clocks_are_compared_at_equal_processor_time_too(finished_sweep, small_plan):
+    before = write_report(finished_sweep).page.read_text()
+    assert "processor time" not in before
+    for run in small_plan.runs:
+        shutil.rmtree(finished_sweep / run.folder)
+        write_run(finished_sweep, run, 200.0, rate=2.0 if run.algorithm == "sac" else 1.0)
+    page = write_report(finished_sweep).page
+    for task in ("Pendulum-v1", "InvertedPendulum-v5"):
+        for form in ("pdf", "png"):
+            assert (page.parent / f"figures/small-boxes-{task}-time.{form}").stat().st_size > 1_000
+    with open(page.parent / "tables/small-boxes-cost.csv", newline="") as file:
+        rows = {(row["task"], row["line"]): row for row in csv.DictReader(file)}
+    assert float(rows["Pendulum-v1", "miq"]["cpu_seconds"]) == 10_000
+    mean = rows["mean of 2 tasks", "miq"]  # with the same curve in half of the time: twice the score
+    assert float(mean["score"]) == pytest.approx(1.0, abs=0.03)
+    assert float(mean["score_at_equal_time"]) == pytest.approx(2.0, abs=0.06)
+    shown = (page.parent / "tables/small-boxes-cost.md").read_text().splitlines()
+    assert shown[0].count("|") == shown[1].count("|") == shown[-1].count("|") == 9
+    assert shown[-1].startswith("| mean of 2 tasks | sac |")
+    assert shown[-1].endswith("| 100 % | 100 % |")
+
+
+def test_the_same_folder_gives_the_same_page(finished_sweep):
+    first = write_report(finished_sweep).page.read_bytes()
+    assert write_report(finished_sweep).page.read_bytes() == first
+
+
+def test_missing_unfinished_and_broken_runs_are_named_and_counted(finished_sweep, small_plan):
+    gone, short, broken, begun = (small_plan.runs[n].folder for n in (0, 1, 3, 4))
+    shutil.rmtree(finished_sweep / gone)
+    shutil.rmtree(finished_sweep / short)
+    write_run(finished_sweep, small_plan.runs[1], 100.0, until=4_000)
+    (finished_sweep / broken / "config.json").write_text("{")
+    (finished_sweep / begun / "evaluations.csv").unlink()
+    done = write_report(finished_sweep)
+    assert (done.runs, done.broken, done.missing) == (15, 2, 4)
+    text = done.page.read_text()
+    for words in (
+        f"{gone}: not there",
+        f"{short}: at step 4,000 of 10,000",
+        f"{broken}: config.json cannot be read",
+        f"{begun}: it has no evaluations.csv",
+        "2 broken or half-written folders",
+    ):
+        assert words in text
+
+
+def test_mixed_versions_are_refused_until_one_is_chosen(finished_sweep, small_plan):
+    other = finished_sweep / small_plan.runs[0].folder
+    (other / "versions.json").write_text(json.dumps({**VERSIONS, "mujoco": "3.0.0"}))
+    with pytest.raises(InputError, match=r"mixes runs of several versions.* with mujoco 3\.0\.0"):
+        write_report(finished_sweep)
+    which = next(n for n in (1, 2) if len(gather(finished_sweep, n).runs) == 17)
+    done = write_report(finished_sweep, version_set=which)
+    assert done.runs == 17
+    assert "only set" in done.page.read_text()
+    with pytest.raises(InputError, match="version_set must be from 1 to 2"):
+        write_report(finished_sweep, version_set=3)
+
+
+def test_another_processor_is_not_another_version(finished_sweep, small_plan):
+    other = finished_sweep / small_plan.runs[0].folder
+    (other / "versions.json").write_text(json.dumps({**VERSIONS, "processor": "another"}))
+    assert "Machines: 2" in write_report(finished_sweep).page.read_text()
+
+
+def test_random_scores_of_other_versions_do_not_count(finished_sweep):
+    path = finished_sweep / "random-scores.json"
+    data = json.loads(path.read_text())
+    data["Pendulum-v1"]["versions"]["gymnasium"] = "0.1"
+    path.write_text(json.dumps(data))
+    text = write_report(finished_sweep).page.read_text()
+    assert "measured with gymnasium 0.1, the runs with 1.4.0: measure it again" in text
+    assert "Normalised scores over 1 task<" in text
+
+
+def test_without_sac_returns_are_shown_and_it_says_what_to_run(tmp_path):
+    plan = expand(Study("one", "", (Variant("iq"),)), Suite("s", ("Pendulum-v1",)), 2, 5_000)
+    for run in plan.runs:
+        write_run(tmp_path, run, 10.0)
+    entry = {"mean": 0.0, "std": 1.0, "episodes": 1, "versions": {"gymnasium": "1.4.0", "mujoco": "4.0.0"}}
+    (tmp_path / "random-scores.json").write_text(json.dumps({"Pendulum-v1": entry}))
+    text = write_report(tmp_path).page.read_text()
+    assert "run: implicitq train sac --env Pendulum-v1 --steps 5000" in text
+    assert text.count("<svg") == 1
+    assert "All runs" in text
+
+
+def test_runs_without_a_plan_are_told_apart_by_their_settings(tmp_path):
+    variants = (Variant("iq"), Variant("iq", {"bins": 3}))
+    plan = expand(Study("two", "", variants), Suite("s", ("Pendulum-v1",)), 1, 5_000)
+    for run in plan.runs:
+        write_run(tmp_path, run, 10.0)
+    (section,) = gather(tmp_path).sections
+    assert list(section.lines) == ["iq", "iq bins=3"]
+
+
+def test_committed_files_alone_make_a_report(finished_sweep):
+    for path in finished_sweep.rglob("versions.json"):
+        path.unlink()
+    assert "are not recorded" in write_report(finished_sweep).page.read_text()
+
+
+@pytest.mark.parametrize(("make", "message"), [(False, "is not a folder"), (True, "holds no run with an evaluation")])
+def test_a_folder_without_runs_is_refused(tmp_path, capsys, make, message):
+    folder = tmp_path / "none"
+    if make:
+        folder.mkdir()
+    assert cli.run(["report", str(folder)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_scores_and_reports_need_no_jax(finished_sweep):
+    code = f"""
+import sys
+from implicitq.commands import main as cli
+assert cli.run(["report", {str(finished_sweep)!r}]) == 0
+assert cli.run(["sweep", "--out", "unused", "--study", "nonsense"]) == 2
+heavy = {{"jax", "jaxlib", "equinox", "optax", "ray"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_report_grows_with_its_evaluations_and_stays_fast(tmp_path):
+    """A tenth of the runs, a twentieth of the evaluations of the full study."""
+    suite = Suite("s", ("Pendulum-v1", "InvertedPendulum-v5"), {"eval_every": 1_000})
+    plan = expand(Study("many", "", tuple(map(Variant, ("iq", "miq", "sac")))), suite, 13, 100_000)
+    assert len(plan.runs) == 78
+    for run in plan.runs:
+        write_run(tmp_path, run, 100.0)
+    start = time.process_time()
+    write_report(tmp_path)
+    assert time.process_time() - start < 20

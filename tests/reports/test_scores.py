@@ -1,0 +1,225 @@
+"""Scores of synthetic runs: alignment on the grid, the baseline, and that nothing is dropped silently."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from implicitq import configs
+from implicitq.reports import figures, statistics
+from implicitq.reports.scores import align, score_study
+from implicitq.runs.layout import FoundRun, read_evaluations, read_seconds
+from implicitq.sweeps.studies import STUDIES
+from implicitq.types import InputError
+
+RANDOM = {"Pendulum-v1": {"mean": 10.0}, "InvertedPendulum-v5": {"mean": 0.0}}
+
+
+def found(algorithm: str, seed: int, at, means, env: str = "Pendulum-v1", rate=np.nan, **values) -> FoundRun:
+    """`rate`: processor seconds per step; by default there is no clock."""
+    config = configs.resolve(algorithm, env, seed=seed, **{"steps": 400, "eval_every": 100, **values})
+    name = f"{env}/{algorithm}/{seed}"
+    return FoundRun(Path(name), name, config, None, np.array(at), np.array(means, float), rate * np.array(at))
+
+
+def whole(algorithm: str, seed: int, end: float, env: str = "Pendulum-v1", **values) -> FoundRun:
+    return found(algorithm, seed, [100, 200, 300, 400], [0.0, 1.0, 2.0, end], env, **values)
+
+
+def test_the_score_is_relative_to_random_and_the_mean_of_the_best_sac():
+    lines = {
+        "iq": [whole("iq", 0, 60.0), whole("iq", 1, 160.0)],
+        "sac": [whole("sac", 0, 100.0), whole("sac", 1, 120.0)],
+        "sac slow": [whole("sac", 0, 400.0, learning_rate=3e-5), whole("sac", 1, -300.0, learning_rate=3e-5)],
+    }
+    (task,) = score_study("s", lines, RANDOM).tasks
+    assert task.baseline == 110.0  # the best configuration by its mean, not the one with the best seed
+    assert task.baseline_line == "sac"
+    assert task.problem is None
+    np.testing.assert_allclose(task.normalised(task.cells["iq"].final), [0.5, 1.5])
+
+
+def test_every_evaluation_counts_for_its_nearest_grid_point():
+    notes: list[str] = []
+    run = found("iq", 0, [104, 204, 300, 401], [1, 2, 3, 4])
+    np.testing.assert_array_equal(align(run, np.array([100, 200, 300, 400]), notes)[0], [1, 2, 3, 4])
+    assert notes == ["Pendulum-v1/iq/0: 3 evaluations lie beside the grid and count for its nearest point"]
+
+
+def test_missing_evaluations_stay_missing_and_are_reported():
+    notes: list[str] = []
+    run = found("iq", 0, [100, 300], [1, 3])
+    np.testing.assert_array_equal(align(run, np.array([100, 200, 300, 400]), notes)[0], [1, np.nan, 3, np.nan])
+    assert notes == ["Pendulum-v1/iq/0: 2 of 4 evaluations on the grid are missing (it is at step 300 of 400)"]
+
+
+def test_a_run_just_before_its_end_has_not_reached_it():
+    run = found("iq", 0, [100, 200, 300, 399], [1, 2, 3, 4])
+    assert np.isnan(align(run, np.array([100, 200, 300, 400]), [])[0][-1])
+
+
+def test_an_unfinished_run_is_in_the_curve_but_not_in_the_end():
+    lines = {"sac": [whole("sac", 0, 100.0), found("sac", 1, [100, 200], [7.0, 7.0])]}
+    scores = score_study("s", lines, RANDOM)
+    cell = scores.tasks[0].cells["sac"]
+    assert cell.seeds == (0, 1)
+    assert cell.values.shape == (2, 4)
+    assert cell.final.tolist() == [100.0]
+    assert any("2 of 4 evaluations" in note for note in scores.notes)
+
+
+def test_unequal_budgets_and_spacings_are_compared_at_the_least_and_reported():
+    lines = {
+        "sac": [whole("sac", 0, 100.0)],
+        "iq": [found("iq", 0, range(50, 801, 50), range(16), steps=800, eval_every=50)],
+    }
+    scores = score_study("s", lines, RANDOM)
+    assert scores.tasks[0].grid.tolist() == [100, 200, 300, 400]
+    assert scores.tasks[0].cells["iq"].final.tolist() == [7.0]
+    assert "Pendulum-v1: runs of unequal length (400, 800 steps) are compared at 400" in scores.notes
+    assert any("every 50 or 100 steps" in note for note in scores.notes)
+
+
+def test_an_earlier_budget_can_be_asked_for():
+    scores = score_study("s", {"sac": [whole("sac", 0, 100.0)]}, RANDOM, steps=200)
+    assert scores.tasks[0].baseline == 1.0
+
+
+@pytest.mark.parametrize(
+    ("lines", "random", "message"),
+    [
+        ({"iq": [whole("iq", 0, 1.0)]}, RANDOM, "no finished SAC run to normalise by; run: implicitq train sac"),
+        ({"sac": [whole("sac", 0, 50.0)]}, {}, "the random policy was not measured; run: implicitq random-scores"),
+        ({"sac": [whole("sac", 0, 5.0)]}, RANDOM, "is not above the random policy"),
+    ],
+)
+def test_a_task_that_cannot_be_normalised_says_what_to_do(lines, random, message):
+    scores = score_study("s", lines, random)
+    assert message in (scores.tasks[0].problem or "")
+    assert scores.comparable() == ((), {})
+    with pytest.raises(InputError, match="has no normalised scores"):
+        scores.tasks[0].normalised(np.zeros(1))
+
+
+def test_aggregates_take_lines_with_finished_runs_on_every_scored_task():
+    other = "InvertedPendulum-v5"
+    lines = {
+        "sac": [whole("sac", 0, 110.0), whole("sac", 0, 100.0, other), whole("sac", 1, 100.0, other)],
+        "iq": [whole("iq", 0, 60.0)],
+    }
+    tasks, matrices = score_study("s", lines, RANDOM).comparable()
+    assert len(tasks) == 2
+    assert list(matrices) == ["sac"]
+    np.testing.assert_array_equal(matrices["sac"], [[1.0, 1.0], [np.nan, 1.0]])
+
+
+def test_scores_at_equal_processor_time_by_hand():
+    at = [100, 200, 300, 400]
+    lines = {
+        "iq": [
+            found("iq", 0, at, [10, 20, 30, 60], rate=1.0),
+            found("iq", 1, at, [10, 20, 30, 50], rate=1.0),
+        ],
+        "sac": [
+            found("sac", 0, at, [10, 20, 60, 110], rate=2.0),
+            found("sac", 1, at, [10, 40, 60, 90], rate=2.0),
+        ],
+    }
+    task = score_study("s", lines, RANDOM).tasks[0]
+    iq, sac = task.standing("iq"), task.standing("sac")
+    assert iq is not None
+    assert sac is not None
+    assert (iq.seeds, iq.mean_return, iq.cpu_seconds, iq.score) == (2, 55.0, 400.0, 0.5)  # (55 - 10) / (100 - 10)
+    assert iq.standard_error == pytest.approx(5.0)  # half of the difference
+    assert iq.errors_above_sac == pytest.approx((55 - 100) / np.sqrt(5**2 + 10**2))
+    assert iq.score_at_equal_time == pytest.approx(2.25)  # after 400 s SAC is at step 200, at 30: (55 - 10) / (30 - 10)
+    assert (sac.score, sac.score_at_equal_time, sac.errors_above_sac) == (1.0, 1.0, None)
+    assert task.cells["sac"].after(300.0) == pytest.approx((15 + 25) / 2)  # half-way between 100 and 200 steps
+    assert (task.cells["sac"].after(1.0), task.cells["sac"].after(9_999.0)) == (10.0, 100.0)
+
+
+def test_without_clocks_there_is_no_cost():
+    lines = {"iq": [whole("iq", 0, 60.0)], "sac": [whole("sac", 0, 110.0), whole("sac", 1, 90.0)]}
+    task = score_study("s", lines, RANDOM).tasks[0]
+    assert task.cells["iq"].cost is None
+    assert task.standing("iq") is None
+
+
+def test_a_sac_without_clocks_or_not_above_random_then_leaves_that_score_out():
+    fast = found("iq", 0, [100, 200, 300, 400], [1, 2, 3, 60], rate=1.0)
+    for sac in (whole("sac", 0, 110.0), found("sac", 0, [100, 200, 300, 400], [0, 0, 0, 110], rate=9.0)):
+        standing = score_study("s", {"iq": [fast], "sac": [sac]}, RANDOM).tasks[0].standing("iq")
+        assert standing is not None
+        assert (standing.score, standing.score_at_equal_time, standing.errors_above_sac) == (0.5, None, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "seconds"),
+    [
+        ("step,wall_seconds,cpu_seconds\n10,1.0,2.0\n20,3.0,4.5\n", [2.0, 4.5]),
+        ("step,wall_seconds,cpu_seconds\n10,1.0,2.0\n10,1.5,2.5\n20,3.0,4.5\n", [2.0, 4.5]),  # before the checkpoint
+        ("step,wall_seconds,cpu_seconds\n10,1.0,2.0\n20,3.0,4", [2.0, np.nan]),  # half-written
+        ("step,wall_seconds,cpu_seconds\n10,1.0,x\n", [np.nan, np.nan]),
+        ("", [np.nan, np.nan]),
+        (None, [np.nan, np.nan]),
+    ],
+)
+def test_clocks_are_read_at_the_evaluations_or_not_at_all(tmp_path, content, seconds):
+    path = tmp_path / "timing.csv"
+    if content is not None:
+        path.write_text(content)
+    np.testing.assert_array_equal(read_seconds(path, np.array([10, 20])), seconds)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "does not begin with its header"),
+        ("step,mean_return,std_return\n10,1.0,0.1\n20,x,0.1\n", "not of numbers"),
+        ("step,mean_return,std_return\n10,1.0,0.1\n20,1.0\n", "not whole"),
+        ("step,mean_return,std_return\n10,1.0,0.1\n10,1.0,0.1\n", "do not ascend"),
+        ("step,mean_return,std_return\n10,nan,0.1\n", "not whole"),
+    ],
+)
+def test_broken_evaluations_are_refused(tmp_path, content, message):
+    path = tmp_path / "evaluations.csv"
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_evaluations(path)
+
+
+def test_a_half_written_last_row_is_left_out_and_said_so(tmp_path):
+    path = tmp_path / "evaluations.csv"
+    path.write_text("step,mean_return,std_return\n10,1.5,0.1\n20,2.")
+    steps, means, cut = read_evaluations(path)
+    assert (steps.tolist(), means.tolist(), cut) == ([10], [1.5], True)
+    run = dataclasses.replace(found("iq", 0, steps, means), cut=cut)
+    notes: list[str] = []
+    align(run, np.array([10]), notes)
+    assert any("half-written" in note for note in notes)
+
+
+def test_figures_have_room_for_long_labels():
+    """Every text lies inside of the picture, and the axes keep most of it."""
+    names = {variant.label: variant for variant in STUDIES["adaptive-ablation"].variants}
+    lines = {name: [whole(variant.algorithm, 0, 60.0, **variant.values)] for name, variant in names.items()}
+    scores = score_study("s", lines, RANDOM)
+    interval = statistics.Interval(0.5, 0.4, 0.6)
+    drawn = [
+        figures.task_curves(scores, scores.tasks[0]),
+        figures.aggregates(scores, {name: dict.fromkeys(statistics.AGGREGATES, interval) for name in names}),
+        figures.improvements(scores, dict.fromkeys(names, interval), "sac n_step=5 batch_size=128"),
+    ]
+    for figure in drawn:
+        canvas = FigureCanvasAgg(figure)
+        canvas.draw()
+        width, height = canvas.get_width_height()
+        inside = figure.get_tightbbox().transformed(figure.dpi_scale_trans)
+        assert min(inside.x0, inside.y0) >= -1
+        assert inside.x1 <= width + 1
+        assert inside.y1 <= height + 1
+        assert sum(axes.get_position().width for axes in figure.axes) > 0.4

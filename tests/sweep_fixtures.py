@@ -1,0 +1,80 @@
+"""Suites that take seconds, and folders of runs that never ran."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from implicitq.sweeps import sweep
+from implicitq.sweeps.studies import Plan, Study, Variant, expand
+from implicitq.sweeps.suites import Suite
+from made_runs import ENVIRONMENTS, write_run
+
+_SUITE = """
+tasks = {tasks}
+algorithms = {algorithms}
+[settings]
+steps = {steps}
+hidden = [8]
+min_replay = 20
+batch_size = 8
+replay_size = 10_000
+bins = 3
+eval_every = {every}
+eval_episodes = 1
+checkpoint_every = {every}
+log_every = 20
+"""
+
+
+@pytest.fixture
+def suite_file(tmp_path) -> Callable[..., Path]:
+    """Writes a suite whose runs take seconds."""
+
+    def write(name: str, tasks: list[str], algorithms: list[str], steps: int, every: int) -> Path:
+        path = tmp_path / f"{name}.toml"
+        text = _SUITE.format(tasks=json.dumps(tasks), algorithms=json.dumps(algorithms), steps=steps, every=every)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def tiny_suite(suite_file) -> Path:
+    return suite_file("tiny", ["Pendulum-v1"], ["iq"], 120, 40)
+
+
+@pytest.fixture
+def long_suite(suite_file) -> Path:
+    """Long enough to be stopped in the middle."""
+    return suite_file("long", ["Pendulum-v1"], ["iq", "miq"], 3_000, 200)
+
+
+@pytest.fixture
+def workers_see_toys(monkeypatch, tmp_path_factory):
+    """Processes of a sweep find tests/toys.py, and share what they compile."""
+    path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+
+
+@pytest.fixture
+def small_plan() -> Plan:
+    study = Study("small", "", tuple(map(Variant, ("iq", "miq", "sac"))))
+    return expand(study, Suite("boxes", ("Pendulum-v1", "InvertedPendulum-v5")), 3, 10_000)
+
+
+@pytest.fixture
+def finished_sweep(tmp_path, small_plan) -> Path:
+    """A whole sweep: 2 tasks, 3 lines, 3 seeds; SAC 200, M-IQ 150, IQ 100 above the random policy's 0."""
+    root = tmp_path / "sweep"
+    for run in small_plan.runs:
+        write_run(root, run, {"sac": 200, "miq": 150, "iq": 100}[run.algorithm])
+    sweep.save_plan(root, small_plan, ["--study", "small", "--out", "sweep"])
+    entry = {"mean": 0.0, "std": 1.0, "episodes": 100, "seed": 0, "versions": ENVIRONMENTS}
+    (root / "random-scores.json").write_text(json.dumps(dict.fromkeys(small_plan.tasks, entry)))
+    return root
