@@ -7,18 +7,19 @@ import pytest
 
 import implicitq
 import toys
-from implicitq import configs
+from implicitq import algorithms, configs
+from implicitq.learner import load_actor
 from implicitq.types import InputError
 
 SMALL = {name: value for name, value in toys.SMALL.items() if name != "bins"} | {"min_replay": 20, "eval_every": 10_000}
 
 
 def newest(agent: implicitq.Agent) -> np.ndarray:
-    return np.concatenate([np.ravel(leaf) for leaf in agent._learner.explorer_leaves])
+    return np.concatenate([np.ravel(leaf) for leaf in agent._trainer.learner.newest.arrays().values()])
 
 
 def shipped(agent: implicitq.Agent) -> np.ndarray:
-    return np.concatenate([np.ravel(array) for array in agent._learner.actor_arrays().values()])
+    return np.concatenate([np.ravel(array) for array in agent._actor.arrays().values()])
 
 
 def test_it_is_the_plain_mean_at_first_and_an_exponential_one_later():
@@ -42,12 +43,13 @@ def test_it_is_the_plain_mean_at_first_and_an_exponential_one_later():
 def test_training_does_not_notice_it_and_every_answer_of_the_agent_uses_it(algorithm, env):
     plain = implicitq.make(algorithm, env(), seed=0, **SMALL, actor_average=None).learn(60)
     averaged = implicitq.make(algorithm, env(), seed=0, **SMALL, actor_average=0.05).learn(60)
-    arrays = averaged._learner.arrays()
-    for name, array in plain._learner.arrays().items():
+    arrays = averaged._trainer.learner.arrays()
+    for name, array in plain._trainer.learner.arrays().items():
         np.testing.assert_array_equal(arrays[name], array)
     observation = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     assert not np.array_equal(plain.value(observation), averaged.value(observation))
-    plain._learner.load_actor_arrays(averaged._learner.actor_arrays())
+    spec = plain._trainer.spec
+    plain._actor = load_actor(algorithms.build(plain.config, spec), spec, plain.config, averaged._actor.arrays())
     for deterministic in (False, True):
         actions, expected = (each.predict(observation, deterministic=deterministic)[0] for each in (averaged, plain))
         np.testing.assert_array_equal(actions, expected)
@@ -69,8 +71,10 @@ def test_a_policy_file_holds_nothing_else(tmp_path):
 
 def test_arrays_that_are_not_known_are_refused():
     agent = implicitq.make("iq", toys.Toy(), seed=0, **SMALL)
+    spec, arrays = agent._trainer.spec, agent._actor.arrays() | {"average.x": np.zeros(1)}
+    algorithm = algorithms.build(agent.config, spec)
     with pytest.raises(InputError, match=r"the saved state has average.x, which is not known here"):
-        agent._learner.load_actor_arrays(agent._learner.actor_arrays() | {"average.x": np.zeros(1)})
+        load_actor(algorithm, spec, agent.config, arrays)
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.5])

@@ -39,7 +39,7 @@ WHOLE = "a whole number of at least 1"
         ("preset", "best", "'paper' or 'none'"),
         ("temperature", 0, "a positive number or 'auto'"),
         ("temperature", -1.0, "a positive number or 'auto'"),
-        ("temperature", float("nan"), "a number or 'auto'"),
+        ("temperature", float("nan"), "a number or 'auto' or None"),
         ("temperature", float("inf"), "a positive number or 'auto'"),
         ("alpha", -0.1, "a number in [0, 1]"),
         ("alpha", 1.5, "a number in [0, 1]"),

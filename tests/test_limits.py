@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from implicitq import configs, equations, limits
-from implicitq.algorithms import IQ, dqn, iq
-from implicitq.policies import Multicategorical
+from implicitq.algorithms import dqn, iq
+from implicitq.policies.multicategorical import Multicategorical
 from implicitq.types import Spec, Transition
 
 DISCRETE = Spec(observation_size=3, action_dimensions=1, categories=(4,))
@@ -58,7 +58,7 @@ def batch(size, actions):
 
 def scaled(algorithm, temperature, spec):
     settings = {"hidden": (8,), "temperature": temperature, "softmax": "scaled"}
-    built = IQ(configs.resolve(algorithm, "some-task", **settings), spec)
+    built = iq.build(configs.resolve(algorithm, "some-task", **settings), spec)
     return built, built.init(jax.random.key(0)).online, built.init(jax.random.key(1)).target
 
 
@@ -95,7 +95,7 @@ def test_action_branching_is_the_limit_of_a_cold_multicategorical_policy():
 
 @pytest.mark.parametrize("temperature", [0.01, 1.0])
 def test_a_gaussian_policy_makes_the_quadratic_advantage_of_naf(temperature):
-    built = IQ(configs.resolve("iq-gaussian", "some-task", hidden=(8,), temperature=temperature), BOX)
+    built = iq.build(configs.resolve("iq-gaussian", "some-task", hidden=(8,), temperature=temperature), BOX)
     actor = built.init(jax.random.key(0)).online
     data = batch(16, lambda g: g.normal(size=(16, 2)).astype(np.float32))
     normal = actor.policy(data.observation, temperature)

@@ -12,7 +12,7 @@ GAMMA = 0.9
 GOES_ON, TERMINATES, IS_CUT = range(3)
 
 
-def make_replay(rows: int, num_envs: int, seed: int = 0) -> Replay:
+def make_replay(rows: int, num_envs: int, seed: int = 0, n_step: int = 1) -> Replay:
     return Replay(
         rows=rows,
         num_envs=num_envs,
@@ -20,6 +20,8 @@ def make_replay(rows: int, num_envs: int, seed: int = 0) -> Replay:
         action_dimensions=1,
         action_dtype=np.dtype(np.uint16),
         generator=np.random.default_rng(seed),
+        discount=GAMMA,
+        n_step=n_step,
     )
 
 
@@ -101,10 +103,10 @@ def stories(draw):
 @given(stories(), st.integers(0, 2**16))
 def test_every_sampled_transition_is_a_true_one(story, seed):
     num_envs, n_step, capacity, steps = story
-    replay, model = make_replay(capacity * num_envs, num_envs, seed), Model(capacity, num_envs)
+    replay, model = make_replay(capacity * num_envs, num_envs, seed, n_step), Model(capacity, num_envs)
     play(replay, model, steps, np.random.default_rng(seed))
     held = model.held()
-    batch = replay.sample(64, n_step, GAMMA)
+    batch = replay.sample(64)
     for index in range(64):
         start = float(batch.observation[index, 0])
         assert start in held, "a row that was overwritten, never written, or has no action"
@@ -118,9 +120,9 @@ def test_every_sampled_transition_is_a_true_one(story, seed):
 def test_termination_and_time_limit_differ_only_in_the_discount():
     outcomes = {}
     for fate in (TERMINATES, IS_CUT):
-        replay, model = make_replay(10, 1), Model(10, 1)
+        replay, model = make_replay(10, 1, n_step=3), Model(10, 1)
         play(replay, model, [[GOES_ON], [fate]], np.random.default_rng(0))
-        batch = replay.sample(64, 3, GAMMA)
+        batch = replay.sample(64)
         chosen = batch.observation[:, 0] == 0
         outcomes[fate] = batch.reward[chosen][0], batch.discount[chosen][0], batch.next_observation[chosen][0, 0]
     assert outcomes[TERMINATES][::2] == outcomes[IS_CUT][::2]
@@ -134,7 +136,7 @@ def test_sampling_is_uniform_over_all_transitions_held():
     play(replay, model, fates.tolist(), np.random.default_rng(0))
     held = sorted(model.held())
     draws = 400 * len(held)
-    found, counts = np.unique(replay.sample(draws, 1, GAMMA).observation[:, 0], return_counts=True)
+    found, counts = np.unique(replay.sample(draws).observation[:, 0], return_counts=True)
     assert found.tolist() == held
     # Chi-square with len(held) - 1 degrees of freedom; five standard deviations above its mean.
     freedom = len(held) - 1
@@ -144,7 +146,7 @@ def test_sampling_is_uniform_over_all_transitions_held():
 def test_rings_of_different_lengths_are_sampled_uniformly_before_they_are_full():
     replay, model = make_replay(2 * 100, 2), Model(100, 2)
     play(replay, model, [[GOES_ON, TERMINATES]] * 20, np.random.default_rng(0))
-    rings = np.array([model.held()[float(o)][0] for o in replay.sample(4000, 1, GAMMA).observation[:, 0]])
+    rings = np.array([model.held()[float(o)][0] for o in replay.sample(4000).observation[:, 0]])
     assert abs(rings.mean() - 0.5) < 0.05
 
 
@@ -156,6 +158,7 @@ def test_a_million_humanoid_transitions_fit_in_one_and_a_half_gigabytes():
         action_dimensions=17,
         action_dtype=np.dtype(np.uint8),
         generator=np.random.default_rng(0),
+        discount=GAMMA,
     )
     assert 1.39e9 < replay.nbytes < 1.5e9
 
@@ -165,7 +168,7 @@ def test_a_million_humanoid_transitions_fit_in_one_and_a_half_gigabytes():
 def test_a_replay_restored_from_segments_goes_on_with_the_same_samples(story, seed, data):
     """Segments are cut at random moments, as checkpoints do; older rows may have been overwritten meanwhile."""
     num_envs, n_step, capacity, steps = story
-    replay, model = make_replay(capacity * num_envs, num_envs, seed), Model(capacity, num_envs)
+    replay, model = make_replay(capacity * num_envs, num_envs, seed, n_step), Model(capacity, num_envs)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(steps)), max_size=4)) | {len(steps)})
     segments, done = [], np.zeros(num_envs, np.int64)
     numbers = np.random.default_rng(seed)
@@ -189,12 +192,12 @@ def test_a_replay_restored_from_segments_goes_on_with_the_same_samples(story, se
                 done = until
 
     play(Recorder(), model, steps, numbers)  # pyright: ignore
-    other = make_replay(capacity * num_envs, num_envs, seed + 1)
+    other = make_replay(capacity * num_envs, num_envs, seed + 1, n_step)
     for rows, first, until in segments:
         other.restore_rows(rows, first, until)
     other.restore_state(replay.state(), np.array(model.open, np.float32)[:, None])
     for _ in range(3):
-        for one, another in zip(replay.sample(16, n_step, GAMMA), other.sample(16, n_step, GAMMA), strict=True):
+        for one, another in zip(replay.sample(16), other.sample(16), strict=True):
             np.testing.assert_array_equal(one, another)
 
 
@@ -204,15 +207,15 @@ def test_a_cleared_replay_has_no_rows_left_to_sample():
     replay.clear()
     fresh = Model(50, 2)
     play(replay, fresh, [[TERMINATES, GOES_ON]] * 3, np.random.default_rng(1))
-    assert set(replay.sample(200, 1, GAMMA).observation[:, 0].tolist()) == set(fresh.held())
+    assert set(replay.sample(200).observation[:, 0].tolist()) == set(fresh.held())
 
 
 def test_closing_open_episodes_keeps_their_transitions_and_cuts_their_returns():
-    replay, model = make_replay(20, 1), Model(20, 1)
+    replay, model = make_replay(20, 1, n_step=5), Model(20, 1)
     play(replay, model, [[GOES_ON]] * 3, np.random.default_rng(0))
     replay.end_open_episodes()
     replay.begin(np.ones(1, bool), np.array([[99.0]], np.float32))
-    batch = replay.sample(100, 5, GAMMA)
+    batch = replay.sample(100)
     assert set(batch.observation[:, 0].tolist()) == {0.0, 1.0, 2.0}
     assert set(batch.next_observation[:, 0].tolist()) == {3.0}
     assert (batch.discount > 0).all()

@@ -8,7 +8,7 @@ from implicitq.replay import Replay
 GAMMA = 0.5
 
 
-def filled(*, rows, num_envs, ends, steps):
+def filled(*, rows, num_envs, ends, steps, n_step, later_steps=True):
     """Environment e observes (e, time, episode) at every time and acts with its time; reward 1 + time.
 
     `ends` maps (time, environment) to "terminated" or "truncated".
@@ -20,6 +20,9 @@ def filled(*, rows, num_envs, ends, steps):
         action_dimensions=1,
         action_dtype=np.dtype(np.int32),
         generator=np.random.default_rng(0),
+        discount=GAMMA,
+        n_step=n_step,
+        later_steps=later_steps,
     )
     episode = np.zeros(num_envs)
 
@@ -44,9 +47,9 @@ def filled(*, rows, num_envs, ends, steps):
 def test_a_path_follows_its_episode_to_its_end_and_no_further(num_envs, rows):
     ends = {(5, 0): "terminated", (9, 0): "truncated", (17, 0): "terminated", (7, 1): "truncated"}
     steps = 40
-    batch = filled(rows=rows, num_envs=num_envs, ends=ends, steps=steps).sample(512, 4, GAMMA, path=True)
-    assert batch.between.observation.shape == (512, 3, 3)
-    assert batch.between.action.shape == (512, 3, 1)
+    batch = filled(rows=rows, num_envs=num_envs, ends=ends, steps=steps, n_step=4).sample(512)
+    assert batch.later_steps.observation.shape == (512, 3, 3)
+    assert batch.later_steps.action.shape == (512, 3, 1)
     lengths = set()
     for i in range(512):
         env, time, episode = (int(x) for x in batch.observation[i])
@@ -54,12 +57,12 @@ def test_a_path_follows_its_episode_to_its_end_and_no_further(num_envs, rows):
         length = min(4, last - time + 1)
         lengths.add(length)
         times = time + np.arange(1, length)
-        between = batch.between
-        np.testing.assert_array_equal(between.weight[i], [GAMMA**k if k < length else 0 for k in (1, 2, 3)])
-        assert batch.later[i] == sum(GAMMA**k for k in range(1, length))
-        np.testing.assert_array_equal(between.observation[i, : length - 1, 1], times)
-        assert ([env, episode] == between.observation[i, : length - 1, [0, 2]].T).all()
-        np.testing.assert_array_equal(between.action[i, : length - 1, 0], times)
+        later = batch.later_steps
+        np.testing.assert_array_equal(later.weight[i], [GAMMA**k if k < length else 0 for k in (1, 2, 3)])
+        assert batch.later_weight[i] == sum(GAMMA**k for k in range(1, length))
+        np.testing.assert_array_equal(later.observation[i, : length - 1, 1], times)
+        assert ([env, episode] == later.observation[i, : length - 1, [0, 2]].T).all()
+        np.testing.assert_array_equal(later.action[i, : length - 1, 0], times)
         assert batch.reward[i] == sum(GAMMA**k * (1 + time + k) for k in range(length))
         terminated = ends.get((time + length - 1, env)) == "terminated"
         assert batch.discount[i] == (0 if terminated else GAMMA**length)
@@ -68,9 +71,9 @@ def test_a_path_follows_its_episode_to_its_end_and_no_further(num_envs, rows):
 
 
 def test_without_a_path_the_batch_is_the_same_and_has_no_steps():
-    plain = filled(rows=50, num_envs=1, ends={}, steps=20).sample(8, 3, GAMMA)
-    paths = filled(rows=50, num_envs=1, ends={}, steps=20).sample(8, 3, GAMMA, path=True)
-    assert plain.between is None
-    for first, second in zip(plain, paths._replace(between=None), strict=True):
+    plain = filled(rows=50, num_envs=1, ends={}, steps=20, n_step=3, later_steps=False).sample(8)
+    paths = filled(rows=50, num_envs=1, ends={}, steps=20, n_step=3).sample(8)
+    assert plain.later_steps is None
+    for first, second in zip(plain, paths._replace(later_steps=None), strict=True):
         np.testing.assert_array_equal(first, second)
-    assert filled(rows=50, num_envs=1, ends={}, steps=20).sample(8, 1, GAMMA, path=True).between is None
+    assert filled(rows=50, num_envs=1, ends={}, steps=20, n_step=1).sample(8).later_steps is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from implicitq.driver import drive
 from implicitq.envs import spaces
 from implicitq.envs.making import EnvironmentMaker, EnvironmentSource
 from implicitq.evaluate import Evaluator
-from implicitq.learner import Learner
-from implicitq.progress import Display
+from implicitq.events import AnyListener
+from implicitq.learner import Actor, load_actor
+from implicitq.progress import ProgressDisplay
 from implicitq.runs import policy_file
 from implicitq.runs.folder import POLICY, RunFolder
 from implicitq.train import Trainer
@@ -34,7 +35,7 @@ class Agent:
         config: Config,
         observation_space: gym.Space,
         action_space: gym.Space,
-        learner: Learner,
+        actor: Actor,
         eval_maker: EnvironmentMaker | None,
         step: int = 0,
         trainer: Trainer | None = None,
@@ -43,7 +44,7 @@ class Agent:
         self.config = config
         self.observation_space = observation_space
         self.action_space = action_space
-        self._learner = learner
+        self._actor = actor
         self._eval_maker = eval_maker
         self._loaded_step = step
         self._trainer = trainer
@@ -60,10 +61,18 @@ class Agent:
         """The run folder, if there is one."""
         return self._run.directory if self._run is not None else None
 
-    def learn(self, steps: float | None = None, *, progress: bool = False, out: str | Path | None = None) -> Agent:
+    def learn(
+        self,
+        steps: float | None = None,
+        *,
+        progress: bool = False,
+        out: str | Path | None = None,
+        listeners: Iterable[AnyListener] = (),
+    ) -> Agent:
         """Train for `steps` more environment steps; by default, up to `config.steps`.
 
-        With `out`, the first call makes a run folder there, which `implicitq.resume` can go on from.
+        With `out`, the first call makes a run folder there, which `implicitq.resume` can go on from. Every listener, a
+        function or an object with `on_event`, receives every event, and stops the run by returning False.
         """
         trainer = self._trainer
         if trainer is None:
@@ -78,8 +87,9 @@ class Agent:
         until = self.config.steps if steps is None else trainer.step + steps
         if out is not None:
             self._begin_run(Path(out))
-        with Display(self.config.env, trainer.step, until, enabled=progress) as display:
-            drive(trainer, until, self._run, display)
+        ours = [] if self._run is None else [self._run]
+        shown = [ProgressDisplay()] if progress and until > trainer.step else []
+        drive(trainer, until, [*ours, *listeners, *shown])
         return self
 
     def extend(self, steps: int) -> None:
@@ -97,18 +107,17 @@ class Agent:
     ) -> tuple[Array, Any]:
         """Action(s) for one observation or a batch, with the signature of Stable-Baselines3."""
         rows, batched = spaces.flatten_any(self.observation_space, observation)
-        padded, leaves, actor = _padded(rows), self._learner.actor_leaves, self._learner.actor
         if deterministic:
-            coordinates = actor.deterministic(leaves, padded)
+            coordinates = self._actor.deterministic(_padded(rows))
         else:
             self._predictions += 1
-            _, coordinates = actor.sample(leaves, padded, np.uint32(_PREDICTIONS + self._predictions))
+            _, coordinates = self._actor.sample(_padded(rows), _PREDICTIONS + self._predictions)
         actions = spaces.to_environment(self.action_space, np.asarray(coordinates)[: len(rows)])
         return (actions if batched else actions[0]), state
 
     def value(self, observation: Any) -> Array:
         """V(s), the soft value: float32 with the leading shape of the input. docs/algorithms.md says how it is made."""
-        return self._ask(self._learner.actor.value, observation)
+        return self._ask(self._actor.value, observation)
 
     def log_prob(self, observation: Any, action: Any) -> Array:
         """ln pi(a|s); for a `Box`, of the probability mass of the nearest bin.
@@ -116,14 +125,14 @@ class Agent:
         Gaussian policies, SAC and `log_policy="density"` (`miq-auto`) have a density instead, in coordinates where the
         bounds are -1 and 1.
         """
-        return self._ask(self._learner.actor.log_prob, observation, action)
+        return self._ask(self._actor.log_prob, observation, action)
 
     def q_value(self, observation: Any, action: Any) -> Array:
         """Q(s, a). For IQ it is temperature * ln pi + V (Eq. 1).
 
         For M-IQ, Q - V is the soft advantage divided by (1 - alpha).
         """
-        return self._ask(self._learner.actor.q_value, observation, action)
+        return self._ask(self._actor.q_value, observation, action)
 
     def evaluate(self, episodes: int = 10, *, seed: int | None = None) -> Evaluation:
         """Returns and lengths of whole episodes with the deterministic policy, on environments of their own."""
@@ -137,19 +146,17 @@ class Agent:
         evaluator = Evaluator(maker.of_copies(), episodes, self.config.seed if seed is None else seed)
         try:
             _check_spaces(self, evaluator.observation_space, evaluator.action_space)
-            leaves = self._learner.actor_leaves
-            return evaluator.run(lambda s: self._learner.actor.deterministic(leaves, s), self.step)
+            return evaluator.run(self._actor.deterministic, self.step)
         finally:
             evaluator.close()
 
     def policy_function(self) -> tuple[Callable[[Any], Any], int]:
         """The deterministic policy as a JAX function from flat observations [B, O] to coordinates [B, D], and O."""
-        leaves, act = list(self._learner.actor_leaves), self._learner.actor.deterministic
-        return (lambda observation: act(leaves, observation)), spaces.flat_size(self.observation_space)
+        return self._actor.deterministic, spaces.flat_size(self.observation_space)
 
     def save(self, path: str | Path) -> None:
         """Write the policy to one file; `implicitq.load` reads it back."""
-        policy_file.save(Path(path), self.config, self.observation_space, self.action_space, self._learner, self.step)
+        policy_file.save(Path(path), self.config, self.observation_space, self.action_space, self._actor, self.step)
 
     def close(self) -> None:
         """Close environments and the run folder."""
@@ -172,7 +179,7 @@ class Agent:
         inputs = [_padded(rows)]
         if action is not None:
             inputs.append(_padded(spaces.from_environment(self.action_space, action, len(rows))))
-        answer = np.asarray(compiled(self._learner.actor_leaves, *inputs), np.float32)[: len(rows)]
+        answer = np.asarray(compiled(*inputs), np.float32)[: len(rows)]
         return answer if batched else answer[0]
 
 
@@ -189,7 +196,14 @@ def make(
     """
     maker = EnvironmentMaker(env)
     config = configs.resolve(algorithm, maker.name, **hyperparameters)
-    return _agent(config, maker, EnvironmentMaker(eval_env) if eval_env is not None else maker)
+    return _agent(config, maker, eval_env)
+
+
+def from_config(
+    config: Config, env: EnvironmentSource | None = None, *, eval_env: EnvironmentSource | None = None
+) -> Agent:
+    """An untrained agent for a whole config; `env` stands in for the config's id where that is not enough."""
+    return _agent(config, EnvironmentMaker(config.env if env is None else env), eval_env)
 
 
 def load(path: str | Path, env: EnvironmentSource | None = None) -> Agent:
@@ -197,10 +211,9 @@ def load(path: str | Path, env: EnvironmentSource | None = None) -> Agent:
     path = Path(path)
     found = policy_file.read(path / POLICY if path.is_dir() else path)
     spec = spaces.spec_of(found.observation_space, found.action_space)
-    learner = Learner(algorithms.build(found.config, spec), spec, found.config)
-    learner.load_actor_arrays(found.arrays)
+    actor = load_actor(algorithms.build(found.config, spec), spec, found.config, found.arrays)
     maker = EnvironmentMaker(env) if env is not None else None
-    agent = Agent(found.config, found.observation_space, found.action_space, learner, maker, found.step)
+    agent = Agent(found.config, found.observation_space, found.action_space, actor, maker, found.step)
     if maker is not None:
         made = maker.of_copies()()
         _check_spaces(agent, made.observation_space, made.action_space)
@@ -228,8 +241,7 @@ def resume(
         if not inexact:
             run.check_exactness()
         maker = EnvironmentMaker(env if env is not None else run.config.env)
-        eval_maker = EnvironmentMaker(eval_env) if eval_env is not None else maker
-        agent = _agent(run.config, maker, eval_maker, run)
+        agent = _agent(run.config, maker, eval_env, run)
         assert agent._trainer is not None
         run.restore(agent._trainer)
         return agent
@@ -241,11 +253,14 @@ def resume(
 
 
 def _agent(
-    config: Config, maker: EnvironmentMaker, eval_maker: EnvironmentMaker, run: RunFolder | None = None
+    config: Config, maker: EnvironmentMaker, eval_env: EnvironmentSource | None, run: RunFolder | None = None
 ) -> Agent:
+    eval_maker = maker if eval_env is None else EnvironmentMaker(eval_env)
     trainer = Trainer(config, maker, eval_maker)
     envs = trainer.envs
-    return Agent(config, envs.observation_space, envs.action_space, trainer.learner, eval_maker, 0, trainer, run)
+    return Agent(
+        config, envs.observation_space, envs.action_space, trainer.learner.shipped, eval_maker, 0, trainer, run
+    )
 
 
 def _check_spaces(agent: Agent, observation_space: gym.Space, action_space: gym.Space) -> None:

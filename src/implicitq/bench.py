@@ -10,8 +10,9 @@ import jax
 
 from implicitq.configs import Config
 from implicitq.envs.making import EnvironmentMaker
+from implicitq.events import Ticked
 from implicitq.runs.folder import versions
-from implicitq.train import Ticked, Trainer
+from implicitq.train import Trainer
 
 _NEVER = 10**9
 
@@ -56,7 +57,7 @@ def measure(config: Config, *, steps: int = 1_000, repeats: int = 5) -> dict[str
 
 
 def _updates(trainer: Trainer, count: int) -> None:
-    batch = trainer.sample_batch()
+    batch = trainer.replay.sample(trainer.config.batch_size)
     for _ in range(count):
         trainer.learner.update(batch)
         # A training step waits for its update too, since the next action needs it.

@@ -6,9 +6,9 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 
@@ -73,68 +73,123 @@ class Config:
 
 
 @dataclass(frozen=True)
+class PolicyEntry:
+    """A class of policies for implicit algorithms; `module` has `build(config, spec, key)`."""
+
+    module: str
+    actions: tuple[ActionKind, ...] = ("Box", "Discrete", "MultiDiscrete")
+    density: bool = False  # ln pi is the logarithm of a density, which has no upper bound
+
+
+POLICIES: dict[str, PolicyEntry] = {
+    "multicategorical": PolicyEntry("implicitq.policies.multicategorical"),
+    "gaussian": PolicyEntry("implicitq.policies.gaussian", ("Box",), density=True),
+}
+
+
+class Weights(NamedTuple):
+    """The KL weight is alpha * temperature, the entropy weight (1 - alpha) * temperature."""
+
+    temperature: Any  # a number; where it is learnt, an array inside the compiled update
+    alpha: Any
+
+
+def weights(temperature: float | None, alpha: float | None, kl: float | None, entropy: float | None) -> Weights:
+    """What two of the four imply for the others; refused if they say too little or contradict each other.
+
+    temperature = kl + entropy and alpha = kl / temperature.
+    """
+    if temperature is None:
+        if kl is None or entropy is None:
+            raise InputError("temperature must be a positive number or 'auto', unless both kl and entropy are given")
+        temperature = kl + entropy
+    if not 0 < temperature < math.inf:
+        raise InputError(f"temperature must be a positive number or 'auto', got {temperature!r}")
+    for name, weight in (("kl", kl), ("entropy", entropy)):
+        if weight is not None and weight > temperature:
+            raise InputError(f"{name} must be at most the temperature, {temperature}, got {weight!r}")
+    if kl is not None:
+        implied = kl / temperature
+    elif entropy is not None:
+        implied = 1 - entropy / temperature
+    elif alpha is not None:
+        implied = alpha
+    else:
+        raise InputError("alpha must be a number in [0, 1], unless kl or entropy is given")
+    found = Weights(temperature, implied)
+    for name, given, wanted in (
+        ("alpha", alpha, implied),
+        ("kl", kl, implied * temperature),
+        ("entropy", entropy, (1 - implied) * temperature),
+    ):
+        if given is not None and not math.isclose(given, wanted, rel_tol=1e-6, abs_tol=1e-12):
+            said = {"temperature": temperature, "alpha": alpha, "kl": kl, "entropy": entropy}
+            listed = ", ".join(f"{name} {value}" for name, value in said.items() if value is not None)
+            raise InputError(
+                f"{name} must be {wanted:g} beside the others, got {listed}; give two of them: "
+                "temperature = kl + entropy and alpha = kl / temperature"
+            )
+    return found
+
+
+@dataclass(frozen=True)
 class ImplicitConfig(Config):
     """Algorithms with an implicit Q-value, Q = temperature * ln pi + V, and one squared loss."""
 
-    temperature: float | Literal["auto"] = 0.01  # tau: entropy weight is (1 - alpha) * temperature. auto: learnt.
-    alpha: float = 0.0  # Implicit KL: 0 is IQ, 0.9 is M-IQ; KL weight is alpha * temperature.
-    kl: float | None = None  # KL weight, set apart: temperature = kl + entropy, alpha follows; two of the three do.
-    entropy: float | None = None  # Entropy weight, set apart: see kl.
+    temperature: float | Literal["auto"] | None = 0.01  # tau: weight of KL and entropy together. auto: learnt.
+    alpha: float | None = 0.0  # Share of the KL in the temperature: 0 is IQ, 0.9 is M-IQ; the entropy has the rest.
+    kl: float | None = None  # Weight of the KL, instead of alpha: alpha * temperature.
+    entropy: float | None = None  # Weight of the entropy, instead of alpha: (1 - alpha) * temperature.
     entropy_target: float | None = None  # For auto: nats per action dimension; None: 0.3 ln n of n bins, or about -1.
     initial_temperature: float = 0.1  # For auto: where it starts.
     max_temperature: float | None = 10.0  # For auto: it rises no further, in units of reward; None: no bound.
-    policy: Literal["multicategorical", "gaussian"] = "multicategorical"  # Class of policies; gaussian: Box only.
+    policy: str = "multicategorical"  # Class of policies: multicategorical, or gaussian (Box only).
     bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
     softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature), auto needs it.
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
-    n_step_target: Literal["plain", "path", "soft"] = "plain"  # Of n_step: rewards; PCL's path; or + wanted entropy.
+    n_step_target: Literal["plain", "path", "soft"] = "plain"  # plain: rewards only; others: docs/algorithms.md.
     log_policy: Literal["probability", "density"] = "probability"  # ln pi in a Box: of a bin, or a density as SAC's.
+    batch_norm: bool = False  # Batch normalisation in both networks, and no target networks (target_update is unused).
     adam_b1: float = 0.9  # Decay of Adam's mean of gradients.
     temperature_learning_rate: float | None = None  # For auto: Adam's, of ln T; None: learning_rate.
 
     @property
     def accepted_actions(self) -> tuple[ActionKind, ...]:
-        return ("Box",) if self.policy == "gaussian" else super().accepted_actions
+        return POLICIES[self.policy].actions
+
+    @property
+    def weights(self) -> Weights:
+        """Of a fixed temperature."""
+        assert self.temperature != "auto"
+        return weights(self.temperature, self.alpha, self.kl, self.entropy)
+
+    @property
+    def has_kl(self) -> bool:
+        """Whether there is any KL regularisation, so that a target policy is needed."""
+        if self.temperature == "auto":
+            return self.entropy is not None or bool(self.kl) or bool(self.alpha)
+        return self.weights.alpha > 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(self, "policy", self.policy in POLICIES, " or ".join(map(repr, POLICIES)))
         for name in ("kl", "entropy"):
             weight = getattr(self, name)
             require(self, name, weight is None or 0 <= weight < math.inf, "a number of at least 0, or None")
+        require(self, "alpha", self.alpha is None or 0 <= self.alpha <= 1, "a number in [0, 1]")
         if self.temperature == "auto":
             self._check_auto()
         else:
             require(self, "n_step_target", self.n_step_target != "soft", "'plain' or 'path' with a fixed temperature")
-            self._join_weights(self.temperature)
-        require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
+            weights(self.temperature, self.alpha, self.kl, self.entropy)
         require(self, "bins", 2 <= self.bins <= 65_536, "a whole number from 2 to 65536")
         _require_clip(self)
-        density = self.policy == "gaussian" or self.log_policy == "density"
+        density = POLICIES[self.policy].density or self.log_policy == "density"
         bounded = self.munchausen_clip is None or not density
         require(self, "munchausen_clip", bounded, "None where ln pi is a density, which has no upper bound")
         require(self, "adam_b1", 0 <= self.adam_b1 < 1, "a number in [0, 1)")
         rate = self.temperature_learning_rate
         require(self, "temperature_learning_rate", rate is None or 0 < rate < math.inf, "a positive number or None")
-
-    @property
-    def has_kl(self) -> bool:
-        """Whether there is any KL regularisation, so that a target policy is needed."""
-        apart = self.temperature == "auto" and self.entropy is not None
-        return apart or bool(self.kl) or (self.kl is None and self.alpha > 0)
-
-    def _join_weights(self, temperature: float) -> None:
-        """temperature = kl + entropy and alpha = kl / temperature, from whatever was set apart."""
-        if self.kl is not None and self.entropy is not None:
-            temperature = self.kl + self.entropy
-            require(self, "entropy", temperature > 0, "positive if kl is 0")
-            object.__setattr__(self, "temperature", temperature)
-        require(self, "temperature", 0 < temperature < math.inf, "a positive number or 'auto'")
-        for name in ("kl", "entropy"):
-            require(self, name, (getattr(self, name) or 0) <= temperature, f"at most the temperature, {temperature}")
-        if self.kl is not None:
-            object.__setattr__(self, "alpha", self.kl / temperature)
-        elif self.entropy is not None:
-            object.__setattr__(self, "alpha", 1 - self.entropy / temperature)
 
     def _check_auto(self) -> None:
         require(self, "softmax", self.softmax == "scaled", "'scaled' with temperature 'auto'")
@@ -142,8 +197,10 @@ class ImplicitConfig(Config):
         most = math.inf if self.max_temperature is None else self.max_temperature
         least = f"at least initial_temperature ({self.initial_temperature})"
         require(self, "max_temperature", most >= self.initial_temperature, f"{least}, or None")
-        one = self.kl is None or self.entropy is None
-        require(self, "kl", one, "None if entropy is set and temperature is 'auto': one of the two has to adapt")
+        given = {name: getattr(self, name) for name in ("alpha", "kl", "entropy") if getattr(self, name) is not None}
+        if len(given) != 1:
+            came = ", ".join(f"{name} {value}" for name, value in given.items()) or "none of them"
+            raise InputError(f"a learnt temperature needs one of alpha, kl and entropy, to adapt the rest; got {came}")
         finite = self.entropy_target is None or math.isfinite(self.entropy_target)
         require(self, "entropy_target", finite, "a finite number or None")
 
@@ -151,8 +208,6 @@ class ImplicitConfig(Config):
 @dataclass(frozen=True)
 class IQConfig(ImplicitConfig):
     """Implicit Q-values: Q = temperature * ln pi + V, one squared loss (Eq. 2)."""
-
-    batch_norm: bool = False  # Batch normalisation in both networks, and no target networks (target_update is unused).
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -164,16 +219,21 @@ class IQConfig(ImplicitConfig):
 class PCLConfig(ImplicitConfig):
     """Path consistency learning: the loss of IQ in its residual form, without a target value."""
 
-    temperature: float | Literal["auto"] = 1e-4  # tau: entropy weight is (1 - alpha) * temperature. auto: learnt.
-    alpha: float = 0.0  # Implicit KL: 0 is PCL, 0.9 is Trust-PCL; KL weight is alpha * temperature.
+    temperature: float | Literal["auto"] | None = 1e-4  # tau: weight of KL and entropy together. auto: learnt.
+    alpha: float | None = 0.0  # Share of the KL in the temperature: 0 is PCL, 0.9 is Trust-PCL.
+    batch_norm: Annotated[bool, tyro.conf.Suppress] = False  # Only without: there is no form of the loss with it.
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, "batch_norm", not self.batch_norm, "False for a residual loss")
 
 
 @dataclass(frozen=True)
 class SACConfig(Config):
     """Soft actor-critic: tanh-Gaussian policy, two Q-networks, entropy held at a target by the temperature."""
 
-    temperature: float | Literal["auto"] = "auto"  # Entropy weight; auto: learnt, from 1, to hold the target entropy.
-    target_entropy: float | None = None  # Of the density in [-1, 1] coordinates; None: minus the action dimensions.
+    temperature: float | Literal["auto"] = "auto"  # Entropy weight; auto: learnt, from 1, to hold the entropy target.
+    entropy_target: float | None = None  # For auto: nats per action dimension, of a density on [-1, 1]; None: -1.
     target_update: float = 0.005  # Polyak step of the target Q-networks, after every update.
 
     @property
@@ -184,8 +244,8 @@ class SACConfig(Config):
         super().__post_init__()
         positive = self.temperature == "auto" or 0 < self.temperature < math.inf
         require(self, "temperature", positive, "a positive number or 'auto'")
-        finite = self.target_entropy is None or math.isfinite(self.target_entropy)
-        require(self, "target_entropy", finite, "a finite number or None")
+        finite = self.entropy_target is None or math.isfinite(self.entropy_target)
+        require(self, "entropy_target", finite, "a finite number or None")
 
 
 @dataclass(frozen=True)
@@ -297,8 +357,27 @@ def resolve(algorithm: str, env: str, preset: str = "paper", **overrides: Any) -
     for name in overrides:
         if name not in known:
             raise InputError(f"{algorithm} has no hyperparameter {name!r}{nearest(name, known)}")
-    values = {**entry.values, **(preset_values(algorithm, env) if preset == "paper" else {}), **overrides}
+    base = {**entry.values, **(preset_values(algorithm, env) if preset == "paper" else {})}
+    given = [name for name, value in overrides.items() if value is not None]
+    values = {**base, **make_room(algorithm, given), **overrides}
     return entry.config(**{**values, "algorithm": algorithm, "env": env, "preset": preset})  # pyright: ignore[reportArgumentType]
+
+
+def draft(algorithm: str, env: str, preset: str, given: Collection[str]) -> Config:
+    """The config that the fields in `given` are to be put into; not checked before they are."""
+    unchecked = resolve(algorithm, env, preset)
+    for name in make_room(algorithm, given):
+        object.__setattr__(unchecked, name, None)
+    return unchecked
+
+
+def make_room(algorithm: str, given: Collection[str]) -> dict[str, None]:
+    """Defaults of the algorithm that step back for weights that the user sets in another way."""
+    apart = {"kl", "entropy"} & set(given)
+    room: list[str] = ["alpha"] if apart and "alpha" not in given else []
+    if len(apart) == 2 and "temperature" not in given and ALGORITHMS[algorithm].values.get("temperature") != "auto":
+        room.append("temperature")
+    return dict.fromkeys(room)
 
 
 def describe_preset(config: Config) -> str:
@@ -321,7 +400,7 @@ def from_json(data: Mapping[str, Any]) -> Config:
     algorithm, env = values.pop("algorithm", None), values.pop("env", None)
     if not isinstance(algorithm, str) or not isinstance(env, str):
         raise InputError("a config needs the names of its algorithm and its env")
-    return resolve(algorithm, env, **{**_defaults(algorithm), **values})
+    return resolve(algorithm, env, **{**_defaults(algorithm), **_older(values)})
 
 
 def to_file(config: Config) -> dict[str, Any]:
@@ -343,6 +422,19 @@ def _defaults(algorithm: str) -> dict[str, Any]:
         return {}
     fields = dataclasses.fields(ALGORITHMS[algorithm].config)
     return {field.name: field.default for field in fields if field.name not in ("algorithm", "env")}
+
+
+def _older(values: dict[str, Any]) -> dict[str, Any]:
+    """The same settings under the names and rules of today."""
+    if "target_entropy" in values:
+        total = values.pop("target_entropy")
+        if total is not None:
+            raise InputError(
+                f"the config has target_entropy {total}, in total; set entropy_target to its share per action dimension"
+            )
+    if values.get("temperature") == "auto" and (values.get("kl") is not None or values.get("entropy") is not None):
+        values["alpha"] = None  # it was ignored beside them
+    return values
 
 
 def _require_clip(config: ImplicitConfig | DQNConfig) -> None:

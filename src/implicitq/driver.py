@@ -1,20 +1,17 @@
-"""Drives a trainer: passes its events on, and stops it at a step boundary when asked to."""
+"""Drives a trainer: passes its events to listeners, and stops it at the end of a step when asked to."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import Any, Literal
 
-from implicitq.runs.folder import RunFolder
-from implicitq.train import Event, Ticked, Trainer
-
-
-class Listener(Protocol):
-    def show(self, event: Event) -> None: ...
+from implicitq.events import AnyListener, CheckpointDue, Event, Started, Stopped, Ticked
+from implicitq.train import Trainer
+from implicitq.types import InputError
 
 
 class Interrupted(KeyboardInterrupt):
@@ -26,17 +23,66 @@ class Interrupted(KeyboardInterrupt):
         self.step = step
 
 
-def drive(trainer: Trainer, until: int, run: RunFolder | None, listener: Listener) -> None:
-    """Train up to the step `until`. A first Ctrl-C (or SIGTERM) saves a checkpoint and raises `Interrupted`."""
-    with _signals_noted() as noted:
-        for event in trainer.run(until):
-            if run is not None:
-                run.record(event, trainer)
-            listener.show(event)
-            if noted and isinstance(event, Ticked):
-                if run is not None:
-                    run.checkpoint(trainer)
-                raise Interrupted(noted[0], trainer.step)
+def drive(trainer: Trainer, until: int, listeners: Iterable[AnyListener] = ()) -> None:
+    """Train up to the step `until`; every event goes to every listener, in their order.
+
+    The run stops early, at the end of a step and after a checkpoint, if a listener returns False; if one raises, which
+    is then raised from here with its name; or on a first Ctrl-C or SIGTERM, which raises `Interrupted`.
+    """
+    audience = _Audience(listeners)
+    with _signals_noted() as signals:
+        try:
+            audience.tell(Started(trainer.step, until, trainer.config))
+            for event in trainer.run(until):
+                audience.tell(event)
+                if isinstance(event, Ticked) and (signals or audience.stop) and event.step < until:
+                    if audience.saved != event.step:
+                        audience.tell(CheckpointDue(event.step))
+                    break
+            reached = trainer.step >= until
+            audience.tell(Stopped(trainer.step, "finished" if reached else "interrupted" if signals else audience.why))
+        except BaseException:
+            audience.tell(Stopped(trainer.step, "failed"))
+            raise
+    if audience.failure is not None:
+        raise audience.failure
+    if signals and not reached:
+        raise Interrupted(signals[0], trainer.step)
+
+
+class _Audience:
+    """All listeners of a run. One that raises hears no more; the others go on to the end of the step."""
+
+    def __init__(self, listeners: Iterable[AnyListener]) -> None:
+        self._listeners = list(listeners)
+        self.stop = False
+        self.failure: InputError | None = None
+        self.saved: int | None = None  # step of the last checkpoint
+
+    @property
+    def why(self) -> Literal["asked", "failed"]:
+        return "asked" if self.failure is None else "failed"
+
+    def tell(self, event: Event) -> None:
+        if isinstance(event, CheckpointDue):
+            self.saved = event.step
+        for listener in tuple(self._listeners):
+            hear: Any = getattr(listener, "on_event", listener)
+            try:
+                self.stop |= hear(event) is False
+            except Exception as error:
+                self._listeners.remove(listener)
+                self.stop = True
+                self.failure = self.failure or _named(error, listener, event)
+
+
+def _named(error: Exception, listener: AnyListener, event: Event) -> InputError:
+    if isinstance(error, InputError):
+        return error
+    name = getattr(listener, "__name__", type(listener).__name__)
+    failure = InputError(f"the listener {name} failed at step {event.step}: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 @contextmanager

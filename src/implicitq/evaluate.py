@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class Evaluator:
         self.action_space = self._envs[0].env.action_space
         self.spec: Spec = spaces.spec_of(self.observation_space, self.action_space)
 
-    def run(self, act: Callable[[Array], Array], step: int) -> Evaluation:
+    def run(self, act: Callable[[Array], Any], step: int) -> Evaluation:
         """`act` maps observations [E, O] to coordinates [E, D]; `step` is recorded and picks the seeds."""
         with failures_named("reset"):
             observations = np.stack(

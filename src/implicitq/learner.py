@@ -6,6 +6,8 @@ the dispatch itself. Updates donate their state, so parameters are overwritten i
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -36,7 +38,50 @@ class ActorState(NamedTuple):
 
 
 class Actor:
-    """The compiled functions of an acting agent; all of them take the leaves of an `ActorState` first."""
+    """Networks that act: what they do in a state, and what they hold of it. Observations are [B, O]."""
+
+    def __init__(self, compiled: _Compiled, leaves: Callable[[], list[jax.Array]], names: list[str]) -> None:
+        """`leaves` gives the arrays of an `ActorState` as they are at the moment."""
+        self._compiled, self._leaves, self._names = compiled, leaves, names
+
+    def sample(self, observation: Array, step: int) -> tuple[jax.Array, jax.Array]:
+        """An action of the policy as it is stored, and its coordinates; the random numbers are those of the step."""
+        return self._compiled.sample(self._leaves(), observation, np.uint32(step))
+
+    def uniform(self, observation: Array, step: int) -> tuple[jax.Array, jax.Array]:
+        """A uniformly random action as it is stored, and its coordinates."""
+        return self._compiled.uniform(self._leaves(), observation, np.uint32(step))
+
+    def deterministic(self, observation: Array | jax.Array) -> jax.Array:
+        """Coordinates of the action to take when not exploring: [B, D]."""
+        return self._compiled.deterministic(self._leaves(), observation)
+
+    def value(self, observation: Array) -> jax.Array:
+        return self._compiled.value(self._leaves(), observation)
+
+    def log_prob(self, observation: Array, coordinates: Array) -> jax.Array:
+        return self._compiled.log_prob(self._leaves(), observation, coordinates)
+
+    def q_value(self, observation: Array, coordinates: Array) -> jax.Array:
+        return self._compiled.q_value(self._leaves(), observation, coordinates)
+
+    def arrays(self) -> dict[str, Array]:
+        """All arrays by name: what a policy file holds."""
+        return dict(zip(self._names, map(np.asarray, self._leaves()), strict=True))
+
+
+def load_actor(algorithm: Algorithm, spec: Spec, config: Config, arrays: dict[str, Array]) -> Actor:
+    """The actor with these arrays, refused if names, shapes or types do not fit; no optimiser is needed."""
+    networks = jax.eval_shape(lambda key: algorithm.actor(algorithm.init(key)), jax.random.key(0))
+    normalizer = jax.eval_shape(lambda: _normalizer(spec, config))
+    shapes, structure = jax.tree.flatten(ActorState(networks, normalizer))
+    names = _names(ActorState(networks, normalizer))
+    leaves = _checked(dict(zip(names, shapes, strict=True)), arrays)
+    return Actor(_Compiled(algorithm, spec, structure, config.seed), lambda: leaves, names)
+
+
+class _Compiled:
+    """The functions of an actor; all of them take the leaves of an `ActorState` first."""
 
     def __init__(self, algorithm: Algorithm, spec: Spec, structure: Any, seed: int) -> None:
         key = jax.random.fold_in(jax.random.key(seed), _ACT)
@@ -58,28 +103,31 @@ class Actor:
                 coordinates = jax.random.randint(now, shape, 0, jnp.array(spec.categories)[None])
             return algorithm.encode(networks, coordinates)
 
-        self.sample = jax.jit(sample)
-        self.uniform = jax.jit(uniform)
-        self.deterministic = jax.jit(lambda leaves, s: algorithm.deterministic(*unpack(leaves, s)))
-        self.value = jax.jit(lambda leaves, s: algorithm.value(*unpack(leaves, s)))
-        self.log_prob = jax.jit(lambda leaves, s, a: algorithm.log_prob(*unpack(leaves, s), a))
-        self.q_value = jax.jit(lambda leaves, s, a: algorithm.q_value(*unpack(leaves, s), a))
+        self.sample = _jit(sample)
+        self.uniform = _jit(uniform)
+        self.deterministic = _jit(lambda leaves, s: algorithm.deterministic(*unpack(leaves, s)))
+        self.value = _jit(lambda leaves, s: algorithm.value(*unpack(leaves, s)))
+        self.log_prob = _jit(lambda leaves, s, a: algorithm.log_prob(*unpack(leaves, s), a))
+        self.q_value = _jit(lambda leaves, s, a: algorithm.q_value(*unpack(leaves, s), a))
 
 
 class Learner:
-    """All that learning changes, and the compiled update that changes it."""
+    """All that learning changes, and the compiled update that changes it.
+
+    `newest` acts with the newest networks, which collect the data; `shipped` with those that are evaluated and saved:
+    averaged ones if there are such, else the newest.
+    """
 
     def __init__(self, algorithm: Algorithm, spec: Spec, config: Config) -> None:
         self._algorithm = algorithm
         self._average_rate = config.actor_average
         self._key = jax.random.fold_in(jax.random.key(config.seed), _UPDATE)
         first = algorithm.init(jax.random.fold_in(jax.random.key(config.seed), _INIT))
-        normalizer = Normalizer.start(spec.observation_size) if config.normalize_observations else None
         example = _example_batch(algorithm, spec, first)
         shapes = jax.eval_shape(algorithm.update, first, example, self._key)[1]
         state = LearnerState(
             first,
-            normalizer,
+            _normalizer(spec, config),
             None if config.actor_average is None else jax.tree.map(jnp.copy, algorithm.actor(first)),
             jnp.zeros((), jnp.uint32),
             {name: jnp.zeros(()) for name in shapes},
@@ -89,15 +137,8 @@ class Learner:
         self.action_dtype = np.dtype(example.action.dtype)
         self.leaves, self._structure = jax.tree.flatten(state)
         self._names = _names(state)
-        # `actor` only picks parts out of the state, so it can pick leaf numbers just as well.
-        numbered = jax.tree.unflatten(self._structure, range(len(self.leaves)))
-        newest = ActorState(algorithm.actor(numbered.algorithm), numbered.normalizer)
-        shipped = newest if numbered.average is None else newest._replace(networks=numbered.average)
-        self._explorer_numbers, structure = jax.tree.flatten(newest)
-        self._actor_numbers = jax.tree.leaves(shipped)
-        self._actor_names = _names(shipped)
-        self.actor = Actor(algorithm, spec, structure, config.seed)
-        self._compiled = jax.jit(self._update, donate_argnums=0)
+        self._compiled = _jit(self._update, donate_argnums=0)
+        self.newest, self.shipped = self._actors(spec, config)
 
     def update(self, batch: Transition[Array]) -> None:
         """One gradient step; returns at once, the result is awaited by whoever reads it."""
@@ -108,16 +149,6 @@ class Learner:
         """Gradient steps so far."""
         state: LearnerState = jax.tree.unflatten(self._structure, self.leaves)
         return int(state.updates)
-
-    @property
-    def explorer_leaves(self) -> list[jax.Array]:
-        """The newest networks, which collect the data."""
-        return [self.leaves[number] for number in self._explorer_numbers]
-
-    @property
-    def actor_leaves(self) -> list[jax.Array]:
-        """The networks that are evaluated and shipped: averaged ones if there are such, else the newest."""
-        return [self.leaves[number] for number in self._actor_numbers]
 
     def take_metrics(self) -> dict[str, float]:
         """Means since the last call; empty if there was no update."""
@@ -134,19 +165,22 @@ class Learner:
         """Every array of the state by name, for a checkpoint."""
         return dict(zip(self._names, map(np.asarray, self.leaves), strict=True))
 
-    def actor_arrays(self) -> dict[str, Array]:
-        """The arrays that a policy file holds, by name."""
-        return dict(zip(self._actor_names, map(np.asarray, self.actor_leaves), strict=True))
-
     def load_arrays(self, arrays: dict[str, Array]) -> None:
         """Inverse of `arrays`."""
         self.leaves = _checked(dict(zip(self._names, self.leaves, strict=True)), arrays)
 
-    def load_actor_arrays(self, arrays: dict[str, Array]) -> None:
-        """Inverse of `actor_arrays`."""
-        expected = dict(zip(self._actor_names, self.actor_leaves, strict=True))
-        for number, leaf in zip(self._actor_numbers, _checked(expected, arrays), strict=True):
-            self.leaves[number] = leaf
+    def _actors(self, spec: Spec, config: Config) -> tuple[Actor, Actor]:
+        # `actor` only picks parts out of the state, so it can pick leaf numbers just as well.
+        numbered: LearnerState = jax.tree.unflatten(self._structure, range(len(self.leaves)))
+        newest = ActorState(self._algorithm.actor(numbered.algorithm), numbered.normalizer)
+        shipped = newest if numbered.average is None else newest._replace(networks=numbered.average)
+        compiled = _Compiled(self._algorithm, spec, jax.tree.structure(newest), config.seed)
+
+        def actor(state: ActorState) -> Actor:
+            numbers = jax.tree.leaves(state)
+            return Actor(compiled, lambda: [self.leaves[number] for number in numbers], _names(state))
+
+        return actor(newest), actor(shipped)
 
     def _update(self, leaves: list[jax.Array], batch: Transition[jax.Array]) -> list[jax.Array]:
         state: LearnerState = jax.tree.unflatten(self._structure, leaves)
@@ -164,6 +198,21 @@ class Learner:
         return jax.tree.leaves(LearnerState(algorithm, normalizer, average, updates, sums, state.metric_count + 1))
 
 
+def _jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Compile, and refuse shapes that fit by accident: [B] beside [B, 1] is an error, as it would be silent else."""
+
+    @functools.wraps(function)
+    def strict(*arguments: Any) -> Any:
+        with jax.numpy_rank_promotion("raise"):  # while it is traced, so at no cost per call
+            return function(*arguments)
+
+    return jax.jit(strict, **options)
+
+
+def _normalizer(spec: Spec, config: Config) -> Normalizer | None:
+    return Normalizer.start(spec.observation_size) if config.normalize_observations else None
+
+
 def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transition[Array]:
     """Shapes and types of what the replay will hand over."""
     observation = np.zeros((1, spec.observation_size), np.float32)
@@ -172,7 +221,7 @@ def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transitio
     return Transition(observation, np.zeros(action.shape, action.dtype), scalar, scalar, observation)
 
 
-def _checked(expected: dict[str, jax.Array], arrays: dict[str, Array]) -> list[jax.Array]:
+def _checked(expected: Mapping[str, jax.Array | jax.ShapeDtypeStruct], arrays: dict[str, Array]) -> list[jax.Array]:
     """The arrays in the expected order, if names, shapes and types agree."""
     unknown = sorted(arrays.keys() - expected)
     if unknown:

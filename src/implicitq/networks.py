@@ -33,9 +33,9 @@ class BatchNorm(eqx.Module):
         return self._apply(inputs - self.mean[None], self.variance)
 
     def train(self, inputs: jax.Array, beside: jax.Array) -> tuple[jax.Array, jax.Array, BatchNorm]:
-        """Both by the statistics of both together: [B, features], [C, features].
+        """Normalise both by the mean and variance of all their rows: [B, features], [C, features].
 
-        Also gives the layer with its running statistics moved towards them.
+        Also gives the layer with its running statistics moved towards these.
         """
         rows = inputs.shape[0] + beside.shape[0]
         mean = (_column_sums(inputs) + _column_sums(beside)) / rows
@@ -84,11 +84,13 @@ class MLP(eqx.Module):
         return hidden
 
     def train(self, inputs: jax.Array, beside: jax.Array) -> tuple[jax.Array, jax.Array, MLP]:
-        """With batch normalisation by the statistics of `inputs` and `beside` together; no gradient through `beside`.
+        """The network on both, as a loss sees it; no gradient flows through `beside`.
 
-        [B, inputs], [C, inputs] -> [B, outputs], [C, outputs]; also gives the network with its running statistics
-        moved towards those of the batch.
+        With batch normalisation, both are normalised as one batch, and the network comes back with its running
+        statistics moved towards those of the batch. [B, inputs], [C, inputs] -> [B, outputs], [C, outputs].
         """
+        if not self.norms:
+            return self(inputs), jax.lax.stop_gradient(self(beside)), self
         moved = []
         for number, norm in enumerate(self.norms):
             inputs, beside, norm = norm.train(inputs, jax.lax.stop_gradient(beside))
@@ -114,7 +116,7 @@ class StateValue(eqx.Module):
         return self.network(observation)[:, 0]
 
     def train(self, observation: jax.Array, beside: jax.Array) -> tuple[jax.Array, jax.Array, StateValue]:
-        """As of the network: [B, O], [C, O] -> [B], [C]."""
+        """As `MLP.train`: [B, O], [C, O] -> [B], [C]."""
         here, there, network = self.network.train(observation, beside)
         return here[:, 0], there[:, 0], eqx.tree_at(lambda value: value.network, self, network)
 

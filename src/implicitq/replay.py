@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitq.types import Array, InputError, Steps, Transition
+from implicitq.types import Array, InputError, LaterSteps, Transition
 
 _OPEN = 0  # newest observation of a ring, or a row never written
 _STEP = 1  # an action was taken here and the episode went on, or was cut by a time limit
@@ -31,7 +31,11 @@ class Replay:
         action_dimensions: int,
         action_dtype: np.dtype,
         generator: np.random.Generator,
+        discount: float,
+        n_step: int = 1,
+        later_steps: bool = False,
     ) -> None:
+        """Samples are n-step returns; `later_steps`: with the observations and actions of steps 1 to n - 1."""
         self._capacity = rows // num_envs  # C
         total = self._capacity * num_envs
         self._observations = np.zeros((total, observation_size), np.float32)
@@ -41,6 +45,7 @@ class Replay:
         self._base = np.arange(num_envs) * self._capacity
         self._written = np.zeros(num_envs, np.int64)  # rows completed since the start, per ring
         self._generator = generator
+        self._discount, self._n_step, self._later_steps = discount, n_step, later_steps
 
     @property
     def nbytes(self) -> int:
@@ -73,21 +78,18 @@ class Replay:
         self._flags[rows] = np.where(ended, _LAST, _OPEN)
         self._written += ended
 
-    def sample(self, batch_size: int, n_step: int, discount: float, *, path: bool = False) -> Transition[Array]:
-        """A uniform batch of transitions, with n-step returns that stop at the end of the episode.
-
-        With `path`, also the observations and actions of the steps in between.
-        """
+    def sample(self, batch_size: int) -> Transition[Array]:
+        """A uniform batch of transitions, with n-step returns that stop at the end of the episode."""
         start = self._draw(batch_size)
-        row, reward, weight = start, self._rewards[start], np.full(batch_size, discount, np.float32)
+        row, reward, weight = start, self._rewards[start], np.full(batch_size, self._discount, np.float32)
         rows, weights = [], []
-        for _ in range(1, n_step):
+        for _ in range(1, self._n_step):
             following = self._after(row)
             next_flag = self._flags[following]
             goes_on = (self._flags[row] == _STEP) & ((next_flag == _STEP) | (next_flag == _TERMINAL_STEP))
             weights.append(np.where(goes_on, weight, np.float32(0)))
             reward = reward + weights[-1] * self._rewards[following]
-            weight = np.where(goes_on, weight * np.float32(discount), weight)
+            weight = np.where(goes_on, weight * np.float32(self._discount), weight)
             row = np.where(goes_on, following, row)
             rows.append(row)
         return Transition(
@@ -96,13 +98,13 @@ class Replay:
             reward=reward,
             discount=np.where(self._flags[row] == _TERMINAL_STEP, np.float32(0), weight),
             next_observation=self._observations[self._after(row)],
-            between=self._steps(rows, weights) if path and n_step > 1 else None,
-            later=np.sum(weights, axis=0) if n_step > 1 else None,
+            later_weight=np.sum(weights, axis=0) if weights else None,
+            later_steps=self._steps(rows, weights) if weights and self._later_steps else None,
         )
 
-    def _steps(self, rows: list[Array], weights: list[Array]) -> Steps[Array]:
+    def _steps(self, rows: list[Array], weights: list[Array]) -> LaterSteps[Array]:
         chosen = np.stack(rows, axis=1)  # [B, n - 1]
-        return Steps(self._observations[chosen], self._actions[chosen], np.stack(weights, axis=1))
+        return LaterSteps(self._observations[chosen], self._actions[chosen], np.stack(weights, axis=1))
 
     @property
     def oldest(self) -> Array:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,37 +17,10 @@ from implicitq.configs import Config
 from implicitq.envs.making import EnvironmentMaker
 from implicitq.envs.vector import Step, TrainingEnvironments
 from implicitq.evaluate import Evaluator
+from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Ticked
 from implicitq.learner import Learner
 from implicitq.replay import Replay
-from implicitq.types import Array, Evaluation, InputError, Transition
-
-
-@dataclass(frozen=True)
-class Ticked:
-    """One more step of every environment is done; follows all other events of the step."""
-
-    step: int
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Means since the last row; nan where there was nothing to average."""
-
-    step: int
-    values: dict[str, float]
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    evaluation: Evaluation
-
-
-@dataclass(frozen=True)
-class CheckpointDue:
-    step: int
-
-
-Event = Ticked | Measured | Evaluated | CheckpointDue
+from implicitq.types import Array, Evaluation, InputError
 
 _LARGEST = float(np.finfo(np.float32).max)  # that the replay can hold
 
@@ -68,7 +40,6 @@ class Trainer:
             self.envs.close()
             raise
         self.learner = Learner(algorithm, self.spec, config)
-        self._path = algorithm.wants_path
         self.replay = Replay(
             rows=config.replay_size,
             num_envs=config.num_envs,
@@ -76,6 +47,9 @@ class Trainer:
             action_dimensions=self.spec.action_dimensions,
             action_dtype=self.learner.action_dtype,
             generator=np.random.default_rng((config.seed, 1)),
+            discount=config.discount,
+            n_step=config.n_step,
+            later_steps=algorithm.needs_later_steps,
         )
         self.step = 0
         self.episodes = 0
@@ -97,7 +71,7 @@ class Trainer:
             self._collect()
             if self.step >= self.config.min_replay:
                 for _ in range(self.config.num_envs):
-                    self.learner.update(self.sample_batch())
+                    self.learner.update(self.replay.sample(self.config.batch_size))
             if self._due(self.config.log_every) or self.step >= until:
                 yield Measured(self.step, self._take_metrics())
             if self._due(self.config.eval_every) or self.step >= until:
@@ -110,14 +84,14 @@ class Trainer:
         """Deterministic episodes with the current policy; changes nothing of the training."""
         if self._evaluator is None:
             self._evaluator = Evaluator(self._eval_maker, self.config.eval_episodes, self.config.seed)
-        leaves = self.learner.actor_leaves
-        return self._evaluator.run(lambda s: np.asarray(self.learner.actor.deterministic(leaves, s)), self.step)
+        return self._evaluator.run(self.learner.shipped.deterministic, self.step)
 
     def _collect(self) -> None:
         """One step of every environment, with a sampled action."""
+        assert self._observations is not None
         uniform = self.config.warmup == "uniform" and self.step < self.config.min_replay
-        draw = self.learner.actor.uniform if uniform else self.learner.actor.sample
-        stored, coordinates = draw(self.learner.explorer_leaves, self._observations, np.uint32(self.step))
+        draw = self.learner.newest.uniform if uniform else self.learner.newest.sample
+        stored, coordinates = draw(self._observations, self.step)
         step = self.envs.step(np.asarray(coordinates))
         self._check_finite(step.observations, step.rewards)
         self.replay.add(np.asarray(stored), step.rewards, step.terminated, step.truncated, step.observations)
@@ -139,10 +113,6 @@ class Trainer:
         self._check_finite(observations, None)
         self.replay.begin(ended, observations)
         return observations
-
-    def sample_batch(self) -> Transition[Array]:
-        config = self.config
-        return self.replay.sample(config.batch_size, config.n_step, config.discount, path=self._path)
 
     def _due(self, every: int) -> bool:
         """Whether this step reached or passed a multiple of `every`."""

@@ -23,12 +23,12 @@ PyTree = Any
 A = TypeVar("A")
 
 
-class Steps(NamedTuple, Generic[A]):
-    """The steps of a path after its first one."""
+class LaterSteps(NamedTuple, Generic[A]):
+    """Steps 1 to n - 1 of an n-step return; step 0 is the transition's own."""
 
     observation: A  # [B, n - 1, O]
     action: A  # [B, n - 1, D]
-    weight: A  # [B, n - 1], gamma^i for step i; zero beyond the end of the path
+    weight: A  # [B, n - 1], gamma^i for step i; zero beyond the end of the episode
 
 
 class Transition(NamedTuple, Generic[A]):
@@ -37,8 +37,8 @@ class Transition(NamedTuple, Generic[A]):
     With n-step returns, `reward` is the discounted sum of the rewards up to `next_observation`.
     `discount` is gamma to the power of the steps in between, and zero after a termination: a time limit leaves
     it as it is, so the target `reward + discount * V(next_observation)` is right in every case.
-    `between` has the steps of an n-step return that lie in between, for algorithms that want whole paths, and `later`
-    the sum of their gamma^i.
+    `later_weight` is the sum of gamma^i over steps 1 to n - 1 of the return, and `later_steps` has their observations
+    and actions, for algorithms that need whole paths.
     """
 
     observation: A  # [B, O]
@@ -46,16 +46,16 @@ class Transition(NamedTuple, Generic[A]):
     reward: A  # [B]
     discount: A  # [B]
     next_observation: A  # [B, O]
-    between: Steps[A] | None = None
-    later: A | None = None  # [B]; None for one-step returns
+    later_weight: A | None = None  # [B]; None for one-step returns
+    later_steps: LaterSteps[A] | None = None  # only where the algorithm asks for them
 
     def map_observations(self, function: Callable[[A], A]) -> Transition[A]:
         """The same batch with `function` applied to all its observations."""
-        steps = self.between
+        steps = self.later_steps
         return self._replace(
             observation=function(self.observation),
             next_observation=function(self.next_observation),
-            between=None if steps is None else steps._replace(observation=function(steps.observation)),
+            later_steps=None if steps is None else steps._replace(observation=function(steps.observation)),
         )
 
 

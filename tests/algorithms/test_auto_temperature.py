@@ -12,11 +12,12 @@ import pytest
 
 import implicitq
 from implicitq import algorithms
-from implicitq.algorithms.implicit import Networks, dials_of, temperature_loss
-from implicitq.algorithms.iq import IQ, loss
+from implicitq.algorithms.implicit import Networks, temperature_loss, weights_of
+from implicitq.algorithms.iq import build, loss
 from implicitq.configs import IQConfig, resolve
 from implicitq.types import InputError, Spec, Transition
 
+KEY = jax.random.key(0)  # of entropies without a closed form; these have one
 SPEC = Spec(observation_size=3, action_dimensions=2, categories=None)
 
 
@@ -88,14 +89,14 @@ def test_the_temperature_rises_exactly_where_the_entropy_is_below_its_target():
     slope = jax.grad(temperature_loss)(jnp.float32(-1.0), jnp.float32(0.5), 0.7)
     np.testing.assert_allclose(slope, -0.2, rtol=1e-6)  # descent raises ln T
     wanted = auto(entropy_target=1.098)  # a hair below ln 3, that of uniform actions
-    state = IQ(wanted, SPEC).init(jax.random.key(0))
-    after, metrics = IQ(wanted, SPEC).update(state, batch(), jax.random.key(1))
+    state = build(wanted, SPEC).init(jax.random.key(0))
+    after, metrics = build(wanted, SPEC).update(state, batch(), jax.random.key(1))
     assert after.online.log_temperature > state.online.log_temperature
     np.testing.assert_allclose(metrics["temperature"], 0.1, rtol=1e-6)  # where it started
 
 
 def test_the_temperature_stops_at_its_bound_and_leaves_it_again():
-    algorithm = IQ(auto(max_temperature=0.1001, learning_rate=1e-2, entropy_target=0.5), SPEC)
+    algorithm = build(auto(max_temperature=0.1001, learning_rate=1e-2, entropy_target=0.5), SPEC)
     state = algorithm.init(jax.random.key(0))
     sharp = state.online._replace(policy=jax.tree.map(lambda x: 100 * x, state.online.policy))
     up, _ = algorithm.update(state._replace(online=sharp), batch(), jax.random.key(1))
@@ -110,10 +111,10 @@ def test_the_temperature_stops_at_its_bound_and_leaves_it_again():
 
 def test_the_loss_is_that_of_the_same_temperature_fixed_and_has_no_gradient_by_it():
     learnt, fixed = auto(alpha=0.9, initial_temperature=0.3), config(alpha=0.9, temperature=0.3, softmax="scaled")
-    state = IQ(learnt, SPEC).init(jax.random.key(0))
+    state = build(learnt, SPEC).init(jax.random.key(0))
     plain = state.online._replace(log_temperature=None)
-    value, gradient = jax.value_and_grad(lambda p: loss(p, state.target, batch(), learnt)[0])(state.online)
-    np.testing.assert_allclose(value, loss(plain, state.target, batch(), fixed)[0], rtol=1e-6)
+    value, gradient = jax.value_and_grad(lambda p: loss(p, state.target, batch(), learnt, KEY)[0])(state.online)
+    np.testing.assert_allclose(value, loss(plain, state.target, batch(), fixed, KEY)[0], rtol=1e-6)
     assert gradient.log_temperature == 0
 
 
@@ -128,8 +129,7 @@ def test_the_loss_is_that_of_the_same_temperature_fixed_and_has_no_gradient_by_i
 )
 def test_weights_set_apart_are_temperature_and_alpha_in_other_words(given, temperature, alpha):
     made = config(**given)
-    assert made.temperature == pytest.approx(temperature)
-    assert made.alpha == pytest.approx(alpha)
+    assert made.weights == pytest.approx((temperature, alpha))
     assert made.has_kl == (alpha > 0)
 
 
@@ -145,24 +145,42 @@ def test_weights_set_apart_are_temperature_and_alpha_in_other_words(given, tempe
 )
 def test_with_auto_one_weight_can_stay_fixed_while_the_other_adapts(given, log_temperature, alpha):
     made = auto(**given)
-    state = IQ(made, SPEC).init(jax.random.key(0))
+    state = build(made, SPEC).init(jax.random.key(0))
     assert state.target.policy is not None
-    dials = dials_of(state.online._replace(log_temperature=jnp.float32(log_temperature)), made)
-    np.testing.assert_allclose(dials.alpha, alpha, rtol=1e-6)
-    np.testing.assert_allclose(dials.temperature, np.exp(log_temperature), rtol=1e-6)
+    weights = weights_of(state.online._replace(log_temperature=jnp.float32(log_temperature)), made)
+    np.testing.assert_allclose(weights.alpha, alpha, rtol=1e-6)
+    np.testing.assert_allclose(weights.temperature, np.exp(log_temperature), rtol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
         ({"temperature": "auto"}, "softmax must be 'scaled' with temperature 'auto', got 'plain'"),
-        ({"temperature": "hot"}, "temperature must be a number or 'auto', got 'hot'"),
+        ({"temperature": "hot"}, "temperature must be a number or 'auto' or None, got 'hot'"),
         ({"temperature": 0.1, "kl": 0.2}, "kl must be at most the temperature, 0.1, got 0.2"),
         ({"kl": -1.0}, "kl must be a number of at least 0, or None, got -1.0"),
-        ({"kl": 0.0, "entropy": 0.0}, "entropy must be positive if kl is 0, got 0.0"),
+        ({"kl": 0.0, "entropy": 0.0}, "temperature must be a positive number or 'auto', got 0.0"),
+        (
+            {"temperature": None},
+            "temperature must be a positive number or 'auto', unless both kl and entropy are given",
+        ),
+        (
+            {"alpha": 0.5, "kl": 0.001},
+            "alpha must be 0.1 beside the others, got temperature 0.01, alpha 0.5, kl 0.001; give two of them: "
+            r"temperature = kl \+ entropy and alpha = kl / temperature",
+        ),
+        (
+            {"temperature": 0.5, "kl": 0.1, "entropy": 0.1},
+            "entropy must be 0.4 beside the others, got temperature 0.5, kl 0.1, entropy 0.1; give two of them: "
+            r"temperature = kl \+ entropy and alpha = kl / temperature",
+        ),
+        (
+            {"temperature": "auto", "softmax": "scaled", "alpha": 0.9, "kl": 0.1},
+            "a learnt temperature needs one of alpha, kl and entropy, to adapt the rest; got alpha 0.9, kl 0.1",
+        ),
         (
             {"temperature": "auto", "softmax": "scaled", "kl": 0.1, "entropy": 0.1},
-            "kl must be None if entropy is set and temperature is 'auto': one of the two has to adapt, got 0.1",
+            "a learnt temperature needs one of alpha, kl and entropy, to adapt the rest; got kl 0.1, entropy 0.1",
         ),
         (
             {"temperature": "auto", "softmax": "scaled", "initial_temperature": 0.0},
@@ -185,7 +203,7 @@ def test_weights_that_make_no_sense_are_refused_with_a_sentence(given, sentence)
 )
 def test_more_entropy_than_uniform_actions_have_is_refused(given, most):
     with pytest.raises(InputError, match=f"entropy_target must be below the entropy of uniform actions, {most} nats"):
-        IQ(auto(**given), SPEC).init(jax.random.key(0))
+        build(auto(**given), SPEC).init(jax.random.key(0))
 
 
 def test_a_learnt_temperature_is_logged_saved_and_resumed(tmp_path):
@@ -225,11 +243,11 @@ def test_soft_returns_pay_the_wanted_entropy_for_every_step_in_between(algorithm
     paid = (0.75 * 0.1 * entropy * 2 * later).astype(np.float32)  # T starts at 0.1
 
     def error(made, data: Transition) -> float:
-        return float(made.loss(state.online, state.target, data)[0])
+        return float(made.loss(state.online, state.target, data, made.config, KEY).error)
 
     first = batch()
     expected = error(plain, first._replace(reward=first.reward + paid))
-    assert error(soft, first._replace(later=later)) == pytest.approx(expected, rel=1e-5)
+    assert error(soft, first._replace(later_weight=later)) == pytest.approx(expected, rel=1e-5)
     assert error(soft, first) == pytest.approx(error(plain, first), rel=1e-6)
 
 

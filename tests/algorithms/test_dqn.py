@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from implicitq import configs, equations
-from implicitq.algorithms import DQN, IQ, dqn, iq
+from implicitq.algorithms import dqn, iq
+from implicitq.algorithms.dqn import DQN
 from implicitq.networks import MLP
 from implicitq.types import Spec, Transition
 
@@ -31,7 +32,7 @@ def test_the_loss_of_iq_is_that_of_mdqn_on_the_implicit_q_value(alpha, softmax, 
     values = {"hidden": (8,), "temperature": 0.2, "alpha": alpha, "munchausen_clip": clip}
     iq_config = configs.resolve("iq", "some-task", softmax=softmax, **values)
     mdqn_config = configs.resolve("mdqn", "some-task", **values)
-    first, second = (IQ(iq_config, SPEC).init(jax.random.key(seed)) for seed in (0, 1))
+    first, second = (iq.build(iq_config, SPEC).init(jax.random.key(seed)) for seed in (0, 1))
     online, target, batch = first.online, second.target, random_batch()
 
     def implicit_q(networks, observation):  # Q = T ln pi + V of all actions: [B, N]
@@ -43,7 +44,9 @@ def test_the_loss_of_iq_is_that_of_mdqn_on_the_implicit_q_value(alpha, softmax, 
         return dqn.munchausen_loss(implicit_q(networks, batch.observation), target_q, next_q, batch, mdqn_config)
 
     expected, gradient = jax.value_and_grad(mdqn_on_implicit_q)(online)
-    found, found_gradient = jax.value_and_grad(lambda n: iq.loss(n, target, batch, iq_config)[0])(online)
+    found, found_gradient = jax.value_and_grad(lambda n: iq.loss(n, target, batch, iq_config, jax.random.key(0))[0])(
+        online
+    )
     assert found == pytest.approx(float(expected), rel=1e-5)
     leaves, found_leaves = jax.tree.leaves(gradient), jax.tree.leaves(found_gradient)
     assert max(float(jnp.abs(leaf).max()) for leaf in leaves) > 0.1

@@ -10,11 +10,12 @@ import pytest
 
 import implicitq
 from implicitq.algorithms.implicit import Networks, Targets
-from implicitq.algorithms.iq import IQ, loss
+from implicitq.algorithms.iq import build, loss
 from implicitq.configs import IQConfig, resolve
 from implicitq.types import Spec, Transition
 from probes import BEST, DISCOUNT, VALUES, Probe, State, one_hot
 
+KEY = jax.random.key(0)  # of entropies without a closed form; these have one
 CONTINUOUS = Spec(observation_size=3, action_dimensions=2, categories=None)
 with_and_without_jit = pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
 
@@ -38,7 +39,7 @@ def batch(seed=0, size=6) -> Transition:
 
 def constant_networks(logits, value) -> Networks:
     """One state feature, one action dimension with two bins, no hidden layer: outputs are the biases."""
-    state = IQ(config(hidden=(), bins=2), Spec(1, 1, None)).init(jax.random.key(0))
+    state = build(config(hidden=(), bins=2), Spec(1, 1, None)).init(jax.random.key(0))
     zeroed = jax.tree.map(jnp.zeros_like, state.online)
     return Networks(
         jax.tree_util.tree_map(lambda leaf: jnp.array(logits) if leaf.shape == (2,) else leaf, zeroed.policy),
@@ -55,7 +56,7 @@ ONE_STEP = Transition(*(np.array(x, t) for x, t in [
 def test_the_loss_of_iq_matches_hand_computed_numbers(compiled):
     online = constant_networks([0.0, float(np.log(3.0))], 1.0)  # pi(1) = 3/4
     target = Targets(None, constant_networks([0.0, 0.0], 5.0).value)
-    computed = lambda: loss(online, target, ONE_STEP, config(temperature=0.5))[0]  # noqa: E731
+    computed = lambda: loss(online, target, ONE_STEP, config(temperature=0.5), KEY)[0]  # noqa: E731
     expected = (2 + 0.9 * 5 - 0.5 * np.log(3 / 4) - 1) ** 2
     np.testing.assert_allclose((jax.jit(computed) if compiled else computed)(), expected, rtol=1e-6)
 
@@ -65,7 +66,7 @@ def test_the_loss_of_m_iq_adds_the_log_policy_of_the_target(compiled):
     online = constant_networks([0.0, float(np.log(3.0))], 1.0)
     slow = constant_networks([float(np.log(4.0)), 0.0], 5.0)  # pi_target(1) = 1/5
     settings = config(temperature=0.5, alpha=0.9)
-    computed = lambda: loss(online, Targets(*slow[:2]), ONE_STEP, settings)[0]  # noqa: E731
+    computed = lambda: loss(online, Targets(*slow[:2]), ONE_STEP, settings, KEY)[0]  # noqa: E731
     expected = (2 + 0.9 * 0.5 * np.log(1 / 5) + 0.9 * 5 - 0.5 * np.log(3 / 4) - 1) ** 2
     np.testing.assert_allclose((jax.jit(computed) if compiled else computed)(), expected, rtol=1e-6)
 
@@ -73,8 +74,9 @@ def test_the_loss_of_m_iq_adds_the_log_policy_of_the_target(compiled):
 def test_the_munchausen_clip_reaches_the_loss():
     online = constant_networks([0.0, 0.0], 0.0)
     slow = constant_networks([20.0, 0.0], 0.0)  # ln pi_target(1) is about -20
-    value, _ = loss(online, Targets(*slow[:2]), ONE_STEP, config(temperature=0.5, alpha=0.9, munchausen_clip=1.0))
-    np.testing.assert_allclose(value, (2 - 0.9 - 0.5 * np.log(1 / 2)) ** 2, rtol=1e-5)
+    settings = config(temperature=0.5, alpha=0.9, munchausen_clip=1.0)
+    found = loss(online, Targets(*slow[:2]), ONE_STEP, settings, KEY)
+    np.testing.assert_allclose(found.error, (2 - 0.9 - 0.5 * np.log(1 / 2)) ** 2, rtol=1e-5)
 
 
 def forward(network, inputs):
@@ -109,8 +111,8 @@ def numpy_loss_and_output_gradients(online, target, data, settings):
 @pytest.mark.parametrize("alpha", [0.0, 0.9])
 def test_loss_and_gradient_agree_with_an_independent_derivation(alpha, softmax, compiled):
     settings = config(alpha=alpha, temperature=0.3, softmax=softmax)
-    first, second = (IQ(settings, CONTINUOUS).init(jax.random.key(seed)) for seed in (0, 1))
-    function = jax.value_and_grad(lambda p: loss(p, second.target, batch(), settings)[0])
+    first, second = (build(settings, CONTINUOUS).init(jax.random.key(seed)) for seed in (0, 1))
+    function = jax.value_and_grad(lambda p: loss(p, second.target, batch(), settings, KEY)[0])
     value, gradient = (jax.jit(function) if compiled else function)(first.online)
     double = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), (first.online, second.target))
     expected, by_logits, by_value = numpy_loss_and_output_gradients(*double, batch(), settings)
@@ -121,17 +123,17 @@ def test_loss_and_gradient_agree_with_an_independent_derivation(alpha, softmax, 
 
 def test_no_gradient_flows_into_the_target():
     settings = config(alpha=0.9)
-    first, second = (IQ(settings, CONTINUOUS).init(jax.random.key(seed)) for seed in (0, 1))
-    gradient = jax.grad(lambda t: loss(first.online, t, batch(), settings)[0])(second.target)
+    first, second = (build(settings, CONTINUOUS).init(jax.random.key(seed)) for seed in (0, 1))
+    gradient = jax.grad(lambda t: loss(first.online, t, batch(), settings, KEY)[0])(second.target)
     assert not any(np.asarray(leaf).any() for leaf in jax.tree.leaves(gradient))
 
 
 def test_with_alpha_zero_the_target_policy_is_neither_kept_nor_computed():
-    state = IQ(config(), CONTINUOUS).init(jax.random.key(0))
+    state = build(config(), CONTINUOUS).init(jax.random.key(0))
     assert state.target.policy is None
     products = lambda alpha: str(  # noqa: E731
-        jax.make_jaxpr(lambda s, b: IQ(config(alpha=alpha), CONTINUOUS).update(s, b, jax.random.key(0)))(
-            IQ(config(alpha=alpha), CONTINUOUS).init(jax.random.key(0)), batch()
+        jax.make_jaxpr(lambda s, b: build(config(alpha=alpha), CONTINUOUS).update(s, b, jax.random.key(0)))(
+            build(config(alpha=alpha), CONTINUOUS).init(jax.random.key(0)), batch()
         )
     ).count("dot_general")
     assert products(0.9) - products(0.0) == 2  # the two layers of one more forward pass
@@ -139,10 +141,10 @@ def test_with_alpha_zero_the_target_policy_is_neither_kept_nor_computed():
 
 def test_an_update_is_one_step_of_adam_and_then_one_of_polyak():
     settings = config(alpha=0.9, learning_rate=1e-2, target_update=0.25)
-    algorithm = IQ(settings, CONTINUOUS)
+    algorithm = build(settings, CONTINUOUS)
     before = algorithm.init(jax.random.key(0))
     after, _ = algorithm.update(before, batch(), jax.random.key(1))
-    gradient = jax.grad(lambda p: loss(p, before.target, batch(), settings)[0])(before.online)
+    gradient = jax.grad(lambda p: loss(p, before.target, batch(), settings, KEY)[0])(before.online)
     # The first step of Adam is the sign of the gradient times the learning rate.
     stepped = jax.tree.map(lambda p, g: p - 1e-2 * g / (jnp.abs(g) + 1e-8), before.online, gradient)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), after.online, stepped)
@@ -152,12 +154,12 @@ def test_an_update_is_one_step_of_adam_and_then_one_of_polyak():
 
 def test_a_transition_that_terminated_ignores_the_next_observation():
     settings, spec = config(), CONTINUOUS
-    state = IQ(settings, spec).init(jax.random.key(0))
+    state = build(settings, spec).init(jax.random.key(0))
     ended = batch()._replace(discount=np.zeros(6, np.float32))
     elsewhere = ended._replace(next_observation=ended.next_observation + 7)
-    assert loss(*state[:2], ended, settings)[0] == loss(*state[:2], elsewhere, settings)[0]
-    assert loss(*state[:2], batch(), settings)[0] != loss(*state[:2], batch()._replace(
-        next_observation=ended.next_observation + 7), settings)[0]  # fmt: skip
+    assert loss(*state[:2], ended, settings, KEY)[0] == loss(*state[:2], elsewhere, settings, KEY)[0]
+    assert loss(*state[:2], batch(), settings, KEY)[0] != loss(*state[:2], batch()._replace(
+        next_observation=ended.next_observation + 7), settings, KEY)[0]  # fmt: skip
 
 
 def test_configs_are_frozen():

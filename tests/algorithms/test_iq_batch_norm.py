@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from implicitq import algorithms
-from implicitq.algorithms.iq import IQ
-from implicitq.algorithms.iq_batch_norm import BatchNormIQ, loss
+from implicitq.algorithms.implicit import Targets
+from implicitq.algorithms.iq import build, loss
 from implicitq.configs import IQConfig, resolve
 from implicitq.types import InputError, Spec, Transition
 
+NO_TARGETS = Targets(None, None)
+KEY = jax.random.key(0)  # of entropies without a closed form; these have one
 SPEC = Spec(observation_size=3, action_dimensions=2, categories=None)
 TEMPERATURE, ALPHA, BINS = 0.3, 0.7, 3
 
@@ -45,9 +46,9 @@ def forward(network, rows: np.ndarray) -> np.ndarray:
 
 
 def test_the_loss_is_that_of_both_batches_normalised_together():
-    online = BatchNormIQ(config(), SPEC).init(jax.random.key(0)).online
+    online = build(config(), SPEC).init(jax.random.key(0)).online
     data = batch()
-    error, (metrics, _) = loss(online, data, config())
+    error, metrics, _ = loss(online, NO_TARGETS, data, config(), KEY)
 
     values = forward(online.value.network, np.concatenate([data.observation, data.next_observation]))[:, 0]
     logits = forward(online.policy.network, data.observation).reshape(6, 2, BINS)
@@ -61,7 +62,7 @@ def test_the_loss_is_that_of_both_batches_normalised_together():
 
 def test_no_gradient_flows_through_the_target():
     """Munchausen term and next value are numbers: alpha and the discount change the error, and nothing else."""
-    algorithm = BatchNormIQ(config(), SPEC)
+    algorithm = build(config(), SPEC)
     online = algorithm.init(jax.random.key(0)).online
     data = batch()
 
@@ -77,7 +78,7 @@ def test_no_gradient_flows_through_the_target():
             reward=(1.0 - alpha * TEMPERATURE * log_pi - discount * values[6:]).astype(np.float32),
             discount=np.full(6, discount, np.float32),
         )
-        return jax.grad(lambda networks: loss(networks, shifted, config(alpha=alpha))[0])(online)
+        return jax.grad(lambda networks: loss(networks, NO_TARGETS, shifted, config(alpha=alpha), KEY)[0])(online)
 
     one, other = residual_gradient(0.0, 0.0), residual_gradient(0.9, 0.99)
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
@@ -85,7 +86,7 @@ def test_no_gradient_flows_through_the_target():
 
 
 def test_an_update_moves_the_running_statistics_and_keeps_no_targets():
-    algorithm = BatchNormIQ(config(temperature="auto", softmax="scaled"), SPEC)
+    algorithm = build(config(temperature="auto", softmax="scaled"), SPEC)
     state = algorithm.init(jax.random.key(0))
     assert not jax.tree.leaves(state.target)
     data = batch()
@@ -95,9 +96,7 @@ def test_an_update_moves_the_running_statistics_and_keeps_no_targets():
     np.testing.assert_allclose(after.online.policy.network.norms[0].mean, 0.01 * data.observation.mean(0), rtol=1e-4)
 
 
-def test_the_flag_picks_the_algorithm_and_needs_plain_returns():
-    assert isinstance(algorithms.build(config(), SPEC), BatchNormIQ)
-    assert isinstance(algorithms.build(config(batch_norm=False), SPEC), IQ)
+def test_batch_normalisation_needs_returns_without_paths():
     with pytest.raises(InputError, match="n_step_target must be 'plain' or 'soft' with batch_norm, got 'path'"):
         config(n_step=3, n_step_target="path")
 
@@ -108,7 +107,7 @@ def test_the_temperature_can_have_a_learning_rate_of_its_own(rate, expected):
     settings = config(
         temperature="auto", softmax="scaled", learning_rate=1e-3, temperature_learning_rate=rate, adam_b1=0.5
     )
-    algorithm = BatchNormIQ(settings, SPEC)
+    algorithm = build(settings, SPEC)
     state = algorithm.init(jax.random.key(0))
     after, _ = algorithm.update(state, batch(), jax.random.key(1))
     before = state.online

@@ -8,8 +8,9 @@ import pytest
 
 from implicitq import configs
 from implicitq.algorithms import implicit, iq, pcl
-from implicitq.types import Spec, Steps, Transition
+from implicitq.types import LaterSteps, Spec, Transition
 
+KEY = jax.random.key(0)  # of entropies without a closed form; these have one
 STATES, ACTIONS, DISCOUNT = 3, 2, 0.8
 SPEC = Spec(observation_size=STATES, action_dimensions=1, categories=(ACTIONS,))
 NEXT = np.array([[1, 2], [2, 0], [0, 1]])  # state after (state, action)
@@ -26,7 +27,7 @@ def tables(logits, value):
     def filled(network, table):
         return eqx.tree_at(lambda n: n.network.weights, network, (jnp.asarray(table, jnp.float32),))
 
-    networks = pcl.PCL(config(), SPEC).init(jax.random.key(0)).online
+    networks = pcl.build(config(), SPEC).init(jax.random.key(0)).online
     return implicit.Networks(filled(networks.policy, logits), filled(networks.value, np.asarray(value)[:, None]))
 
 
@@ -51,9 +52,13 @@ def paths(steps):
         reward = reward + DISCOUNT**i * REWARD[state, choice]
         state = NEXT[state, choice]
     weights = np.tile(DISCOUNT ** np.arange(1, steps), (len(state), 1)).astype(np.float32)
-    between = Steps(np.stack(observed[1:], 1), np.stack(choices[1:], 1)[..., None], weights) if steps > 1 else None
     discount = np.full(len(state), DISCOUNT**steps, np.float32)
-    return Transition(observed[0], choices[0][:, None], reward.astype(np.float32), discount, eye[state], between)
+    made = Transition(observed[0], choices[0][:, None], reward.astype(np.float32), discount, eye[state])
+    if steps == 1:
+        return made
+    return made._replace(
+        later_steps=LaterSteps(np.stack(observed[1:], 1), np.stack(choices[1:], 1)[..., None], weights)
+    )
 
 
 LOGITS = np.array([[0.3, -1.0], [0.0, 2.0], [-0.5, 0.5]])
@@ -71,7 +76,7 @@ def test_the_loss_is_the_squared_residual_of_the_path(steps, compiled):
     settings = config("trust-pcl", temperature=0.4, n_step=steps, n_step_target="path")
     online, target = tables(LOGITS, VALUE), implicit.Targets(tables(OTHER_LOGITS, VALUE).policy, None)
     function = jax.jit(pcl.loss, static_argnums=3) if compiled else pcl.loss
-    found, _ = function(online, target, paths(steps), settings)
+    found, *_ = function(online, target, paths(steps), settings, KEY)
 
     log_pi, log_target = log_softmax(LOGITS), log_softmax(OTHER_LOGITS)
     residuals = []
@@ -93,22 +98,24 @@ def test_at_the_fixed_point_every_path_is_consistent(alpha, steps):
     online = tables(log_pi, value)
     settings = {"temperature": 0.5, "alpha": alpha, "n_step": steps, "n_step_target": "path"}
     for module, target in ((pcl, implicit.Targets(online.policy, None)), (iq, implicit.Targets(*online[:2]))):
-        found, _ = module.loss(online, target, paths(steps), config(**settings))
+        found, *_ = module.loss(online, target, paths(steps), config(**settings), KEY)
         assert found < 1e-8, module.__name__
 
 
 def test_plain_returns_are_not_consistent_for_any_actions():
     log_pi, value = soft_optimum(0.5, 0.0)
     online = tables(log_pi, value)
-    batch = paths(3)._replace(between=None)
-    assert pcl.loss(online, implicit.Targets(None, None), batch, config(temperature=0.5))[0] > 0.1
+    batch = paths(3)._replace(later_steps=None)
+    assert pcl.loss(online, implicit.Targets(None, None), batch, config(temperature=0.5), KEY)[0] > 0.1
 
 
 def test_iq_and_pcl_have_one_value_and_two_gradients():
     online = tables(LOGITS, VALUE)
     batch, settings = paths(1), config(temperature=0.5)
-    fixed_point = jax.value_and_grad(lambda n: iq.loss(n, implicit.Targets(None, online.value), batch, settings)[0])
-    residual = jax.value_and_grad(lambda n: pcl.loss(n, implicit.Targets(None, None), batch, settings)[0])
+    fixed_point = jax.value_and_grad(
+        lambda n: iq.loss(n, implicit.Targets(None, online.value), batch, settings, KEY)[0]
+    )
+    residual = jax.value_and_grad(lambda n: pcl.loss(n, implicit.Targets(None, None), batch, settings, KEY)[0])
     (first, gradient), (second, residual_gradient) = fixed_point(online), residual(online)
     assert first == pytest.approx(float(second))
 
@@ -134,6 +141,6 @@ def test_iq_and_pcl_have_one_value_and_two_gradients():
 def test_each_keeps_the_targets_of_its_paper(algorithm, temperature, alpha, kept):
     settings = configs.resolve(algorithm, "HalfCheetah-v5")
     assert (settings.temperature, settings.alpha) == (temperature, alpha)
-    build = iq.IQ if algorithm == "iq" else pcl.PCL
+    build = iq.build if algorithm == "iq" else pcl.build
     target = build(configs.resolve(algorithm, "some-task", hidden=(4,)), SPEC).init(jax.random.key(0)).target
     assert tuple(part is not None for part in target) == kept

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from implicitq import configs
-from implicitq.algorithms import SAC
-from implicitq.algorithms.sac import critic_loss, policy_loss, temperature_loss
+from implicitq.algorithms.sac import SAC, critic_loss, policy_loss, temperature_loss
 from implicitq.networks import TwinActionValue
-from implicitq.policies import TanhGaussianPolicy
+from implicitq.policies.tanh_gaussian import TanhGaussianPolicy
 from implicitq.types import Spec, Transition
 
 SPEC = Spec(observation_size=3, action_dimensions=2, categories=None)
@@ -92,12 +91,12 @@ def test_only_an_automatic_temperature_moves(setting, moves):
 def test_the_defaults_are_the_papers():
     config = configs.resolve("sac", "HalfCheetah-v5")
     assert (config.hidden, config.learning_rate, config.target_update) == ((512, 512), 3e-4, 0.005)
-    assert (config.temperature, config.target_entropy) == ("auto", None)
-    assert SAC(config, SPEC)._target_entropy() == -2.0
+    assert (config.temperature, config.entropy_target) == ("auto", None)
+    assert SAC(config, SPEC)._entropy_target() == -2.0
     assert configs.resolve("sac", "AdroitHandDoor-v1").learning_rate == 3e-5
 
 
-@pytest.mark.parametrize("bad", [{"temperature": 0.0}, {"temperature": "warm"}, {"target_entropy": float("inf")}])
+@pytest.mark.parametrize("bad", [{"temperature": 0.0}, {"temperature": "warm"}, {"entropy_target": float("inf")}])
 def test_settings_out_of_range_are_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         configs.resolve("sac", "some-task", **bad)

@@ -7,9 +7,10 @@ import pytest
 from scipy import stats
 
 from implicitq import configs
-from implicitq.algorithms import IQ
+from implicitq.algorithms import iq
 from implicitq.algorithms.implicit import Targets
-from implicitq.policies import Gaussian, GaussianPolicy, TanhGaussian, TanhGaussianPolicy
+from implicitq.policies.gaussian import Gaussian, GaussianPolicy
+from implicitq.policies.tanh_gaussian import TanhGaussian, TanhGaussianPolicy
 from implicitq.types import Spec, Transition
 
 SPEC = Spec(observation_size=3, action_dimensions=2, categories=None)
@@ -25,7 +26,9 @@ def test_the_log_density_is_that_of_scipy(compiled):
 
 
 def test_the_entropy_is_exact():
-    np.testing.assert_allclose(Gaussian(MEAN, SCALE).entropy(), stats.norm.entropy(scale=np.asarray(SCALE)), rtol=1e-5)
+    np.testing.assert_allclose(
+        Gaussian(MEAN, SCALE).entropy(jax.random.key(0)), stats.norm.entropy(scale=np.asarray(SCALE)), rtol=1e-5
+    )
 
 
 def test_samples_are_kept_as_drawn_and_clipped_for_the_environment():
@@ -39,13 +42,15 @@ def test_samples_are_kept_as_drawn_and_clipped_for_the_environment():
 
 @pytest.mark.parametrize("size", [0.0, 1.0, 1e3, 1e6])
 def test_loss_and_gradient_are_finite_at_the_bounds_and_for_any_network_output(size):
-    algorithm = IQ(configs.resolve("miq-gaussian", "some-task", hidden=(8,)), SPEC)
+    algorithm = iq.build(configs.resolve("miq-gaussian", "some-task", hidden=(8,)), SPEC)
     state = algorithm.init(jax.random.key(0))
     rows = np.full((4, 3), size, np.float32)
     action = np.array([[1, -1], [-1, 1], [0, 5], [-8, 1 - 1e-7]], np.float32)
     batch = Transition(rows, action, np.ones(4, np.float32), np.ones(4, np.float32), -rows)
     target = Targets(*state.online[:2])
-    (value, _), gradient = jax.value_and_grad(algorithm.loss, has_aux=True)(state.online, target, batch)
+    value, gradient = jax.value_and_grad(
+        lambda online: algorithm.loss(online, target, batch, algorithm.config, jax.random.key(0)).error
+    )(state.online)
     assert np.isfinite(value)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 

@@ -10,6 +10,7 @@ import pytest
 import implicitq
 import toys
 from implicitq import InputError
+from implicitq.events import CheckpointDue
 from implicitq.runs import atomic_files as files
 from implicitq.runs import checkpoints
 from implicitq.runs.folder import RunFolder
@@ -151,14 +152,14 @@ def test_pruning_keeps_what_a_wrapped_replay_needs(small, tmp_path):
     values = {**small, "replay_size": 50, "checkpoint_every": 15}
     directory = tmp_path / "run"
     agent = implicitq.make("miq", "toys:Toy-v0", **values).learn(out=directory)
-    expected = agent._trainer.replay.sample(32, 1, 0.9)  # pyright: ignore
+    expected = agent._trainer.replay.sample(32)  # pyright: ignore
     agent.close()
     manifests = [json.loads(path.read_text()) for path in sorted((directory / "checkpoints").glob("*.json"))]
     needed = {segment["file"] for manifest in manifests for segment in manifest["segments"]}
     assert {path.name for path in (directory / "replay").iterdir()} == needed
     assert manifests[-1]["segments"][0]["first"][0] > 0, "the first rows are no longer needed"
     agent = implicitq.resume(directory)
-    for one, other in zip(agent._trainer.replay.sample(32, 1, 0.9), expected, strict=True):  # pyright: ignore
+    for one, other in zip(agent._trainer.replay.sample(32), expected, strict=True):  # pyright: ignore
         np.testing.assert_array_equal(one, other)
     agent.close()
     (directory / "checkpoints" / "000000120.json").unlink()
@@ -170,7 +171,7 @@ def test_what_a_killed_process_left_half_done_is_cleared_away(run, finished, fil
     (run / "checkpoints" / "000000060.json.part").write_bytes(b"half")
     (run / "replay" / "000000060-0001.safetensors").write_bytes(b"orphan")
     agent = implicitq.resume(run)
-    agent._run.checkpoint(agent._trainer)  # pyright: ignore
+    agent._run.on_event(CheckpointDue(agent.step))  # pyright: ignore
     agent.close()
     assert files_of(run) == files_of(finished)
 

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from implicitq.algorithms import dqn, iq, pcl, sac
 from implicitq.algorithms.base import Algorithm, Metrics
-from implicitq.algorithms.dqn import DQN
-from implicitq.algorithms.iq import IQ
-from implicitq.algorithms.iq_batch_norm import BatchNormIQ
-from implicitq.algorithms.pcl import PCL
-from implicitq.algorithms.sac import SAC
 from implicitq.configs import Config, DQNConfig, IQConfig, PCLConfig, SACConfig
 from implicitq.types import InputError, Spec
 
-
-def _iq(config: IQConfig, spec: Spec) -> Algorithm:
-    return BatchNormIQ(config, spec) if config.batch_norm else IQ(config, spec)
-
-
-_BY_CONFIG: dict[type[Config], Callable[[Any, Spec], Algorithm]] = {
-    IQConfig: _iq,
-    PCLConfig: PCL,
-    SACConfig: SAC,
-    DQNConfig: DQN,
+_BUILDERS: Mapping[type[Config], Callable[[Any, Spec], Algorithm]] = {
+    IQConfig: iq.build,
+    PCLConfig: pcl.build,
+    SACConfig: sac.SAC,
+    DQNConfig: dqn.DQN,
 }
 
 
@@ -34,7 +25,7 @@ def build(config: Config, spec: Spec) -> Algorithm:
             f"{config.algorithm} cannot act in a {spec.action_kind} action space, which {config.env} has; "
             f"it accepts {' or '.join(config.accepted_actions)}"
         )
-    return _BY_CONFIG[type(config)](config, spec)
+    return _BUILDERS[type(config)](config, spec)
 
 
-__all__ = ["DQN", "IQ", "PCL", "SAC", "Algorithm", "BatchNormIQ", "Metrics", "build"]
+__all__ = ["Algorithm", "Metrics", "build"]

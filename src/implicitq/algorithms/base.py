@@ -14,21 +14,23 @@ Metrics = dict[str, jax.Array]
 class Algorithm(Protocol):
     """Pure functions over explicit state; the learner compiles them.
 
-    `state` holds all that training needs. `actor` is the part of it that acts and is shipped: `actor(state)` picks
-    it out, and it is what a policy file holds. Stored actions are what the replay keeps ([B, D]);
-    coordinates are what they mean: numbers in [-1, 1] for continuous actions, category numbers for discrete ones.
+    `state` holds all that training needs. `actor` is the part of it that acts and is shipped, and what a policy file
+    holds. Stored actions are what the replay keeps ([B, D]); coordinates are what they mean: numbers in [-1, 1] for
+    continuous actions, category numbers for discrete ones.
     """
 
     @property
-    def wants_path(self) -> bool:
-        """Whether `update` needs the steps in between of an n-step return, not only their rewards."""
+    def needs_later_steps(self) -> bool:
+        """Whether `update` needs observations and actions of all steps of an n-step return, not only their rewards."""
         ...
 
     def init(self, key: jax.Array) -> PyTree: ...
 
     def update(self, state: PyTree, batch: Transition[jax.Array], key: jax.Array) -> tuple[PyTree, Metrics]: ...
 
-    def actor(self, state: PyTree) -> PyTree: ...
+    def actor(self, state: PyTree) -> PyTree:
+        """Picks the actor out of the state, and does no more: it is also called with numbers in place of arrays."""
+        ...
 
     def sample(self, actor: PyTree, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
         """A stored action and its coordinates."""

@@ -67,7 +67,7 @@ class DQN:
     spec: Spec
 
     @property
-    def wants_path(self) -> bool:
+    def needs_later_steps(self) -> bool:
         return False
 
     @property

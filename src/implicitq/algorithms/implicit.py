@@ -1,15 +1,15 @@
 """Algorithm 1 of the paper, for any loss on an implicit Q-value: Q(s, a) = temperature * ln pi(a|s) + V(s).
 
 "Replacing the IQ loss by its residual version gives PCL" (App. B.2): iq.py and pcl.py hold the losses, this file all
-the rest. Shapes: B batch, n steps of a path, O observation features, D action dimensions.
+the rest. Shapes: B batch, n steps of a return, O observation features, D action dimensions.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,7 +18,7 @@ import optax
 
 from implicitq import equations, policies
 from implicitq.algorithms.base import Metrics
-from implicitq.configs import ImplicitConfig
+from implicitq.configs import ImplicitConfig, Weights
 from implicitq.networks import StateValue
 from implicitq.policies import Distribution, Policy
 from implicitq.types import PyTree, Spec, Transition
@@ -34,7 +34,7 @@ class Networks(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Slow copies of the networks that a loss needs them of; None for the others."""
+    """Slowly following copies of the networks; None where the loss needs no such copy."""
 
     policy: Policy | None
     value: StateValue | None
@@ -46,60 +46,65 @@ class ImplicitState(NamedTuple):
     optimizer: optax.OptState
 
 
-class Dials(NamedTuple):
-    """How strongly to regularise: the KL weight is alpha * temperature, the entropy weight the rest of it."""
+class LossResult(NamedTuple):
+    """What every implicit loss gives."""
 
-    temperature: jax.Array | float
-    alpha: jax.Array | float
-    clip: float | None
-
-
-Outcome = tuple[jax.Array, tuple[Metrics, Networks]]
-"""A loss, what there is to say about it, and the networks with the batch's statistics noted (parameters unchanged)."""
+    error: jax.Array
+    metrics: Metrics
+    online: Networks  # the same parameters, with the batch's statistics noted
 
 
-def dials_of(online: Networks, config: ImplicitConfig) -> Dials:
+def weights_of(online: Networks, config: ImplicitConfig) -> Weights:
     """The config's, or, if the temperature is learnt, what it is now; no gradient flows into it."""
     if online.log_temperature is None:
-        assert config.temperature != "auto"
-        return Dials(config.temperature, config.alpha, config.munchausen_clip)
+        return config.weights
     temperature = jnp.exp(jax.lax.stop_gradient(online.log_temperature))
-    alpha = config.alpha
     if config.kl is not None:
-        alpha = jnp.minimum(config.kl / temperature, 1.0)
-    elif config.entropy is not None:
-        alpha = jnp.maximum(1.0 - config.entropy / temperature, 0.0)
-    return Dials(temperature, alpha, config.munchausen_clip)
+        return Weights(temperature, jnp.minimum(config.kl / temperature, 1.0))
+    if config.entropy is not None:
+        return Weights(temperature, jnp.maximum(1.0 - config.entropy / temperature, 0.0))
+    assert config.alpha is not None
+    return Weights(temperature, config.alpha)
 
 
-def kl_bonus(
-    target_policy: Policy | None, observation: jax.Array, action: jax.Array, dials: Dials
+def predict(
+    distribution: Distribution, value: jax.Array, action: jax.Array, weights: Weights, key: jax.Array
+) -> tuple[jax.Array, Metrics]:
+    """Q(s, a) at the batch's actions by Eq. 1, [B], and the metrics of the prediction."""
+    q = equations.implicit_q(distribution.log_prob(action), value, weights.temperature)
+    metrics = {
+        "value": jnp.mean(value),
+        "q": jnp.mean(q),
+        "entropy_per_dimension": jnp.mean(distribution.entropy(key)),
+    }
+    return q, metrics
+
+
+def needs_later_steps(config: ImplicitConfig) -> bool:
+    """Whether `later_terms` evaluates the policy at all steps of an n-step return."""
+    return config.n_step > 1 and config.n_step_target == "path"
+
+
+def later_terms(
+    policy: Policy, target_policy: Policy | None, batch: Transition[jax.Array], weights: Weights, config: ImplicitConfig
 ) -> jax.Array | float:
-    """alpha T ln pi_target(a|s): [B]."""
-    if target_policy is None:
-        return 0.0
-    log_pi = target_policy(observation, dials.temperature).log_prob(action)
-    return equations.munchausen_bonus(log_pi, dials.alpha, dials.temperature, dials.clip)
+    """What n-step rewards lack of a regularised return, for steps i = 1 to n - 1: [B].
 
-
-def terms_between(
-    policy: Policy, target_policy: Policy | None, batch: Transition[jax.Array], dials: Dials, config: ImplicitConfig
-) -> jax.Array | float:
-    """What n-step rewards lack of a regularised return: [B].
-
-    path: sum_{i >= 1} gamma^i (alpha T ln pi_target_i - T ln pi_i), which is consistent for any path.
-    soft: its expectation if every step is on policy and has the wanted entropy H, (1 - alpha) T H sum_{i >= 1} gamma^i.
+    path: sum_i gamma^i (alpha T ln pi_target_i - T ln pi_i), which is consistent for any actions.
+    soft: its expectation if every step is on policy and has the wanted entropy H, (1 - alpha) T H sum_i gamma^i.
     """
-    if batch.between is not None:
-        steps = batch.between
+    if batch.later_steps is not None:
+        steps = batch.later_steps
         observation = steps.observation.reshape(-1, steps.observation.shape[-1])  # [B (n - 1), O]
         action = steps.action.reshape(-1, steps.action.shape[-1])
-        log_pi = policy(observation, dials.temperature).log_prob(action)
-        terms = kl_bonus(target_policy, observation, action, dials) - dials.temperature * log_pi
+        terms = -weights.temperature * policy(observation, weights.temperature).log_prob(action)
+        if target_policy is not None:
+            log_pi = target_policy(observation, weights.temperature).log_prob(action)
+            terms += equations.munchausen_bonus(log_pi, weights.alpha, weights.temperature, config.munchausen_clip)
         return jnp.sum(steps.weight * terms.reshape(steps.weight.shape), axis=1)
-    if config.n_step_target == "soft" and batch.later is not None:
+    if config.n_step_target == "soft" and batch.later_weight is not None:
         entropy = entropy_goal(policy, config) * batch.action.shape[-1]
-        return (1 - dials.alpha) * dials.temperature * entropy * batch.later
+        return (1 - weights.alpha) * weights.temperature * entropy * batch.later_weight
     return 0.0
 
 
@@ -108,63 +113,47 @@ def entropy_goal(policy: Policy, config: ImplicitConfig) -> float:
     return policy.entropy_goal if config.entropy_target is None else config.entropy_target
 
 
-def predict(distribution: Distribution, value: jax.Array, action: jax.Array, dials: Dials) -> tuple[jax.Array, Metrics]:
-    """Eq. 1 at the batch's actions, [B], and what there is to say about it."""
-    q = equations.implicit_q(distribution.log_prob(action), value, dials.temperature)
-    metrics = {
-        "value": jnp.mean(value),
-        "q": jnp.mean(q),
-        "entropy_per_dimension": jnp.mean(distribution.entropy()),
-    }
-    return q, metrics
-
-
 def temperature_loss(log_temperature: jax.Array, entropy: jax.Array, entropy_target: float) -> jax.Array:
     """ln T (entropy - target): T rises where the policy is less random than wanted, and falls where it is more."""
     return log_temperature * jax.lax.stop_gradient(entropy - entropy_target)
 
 
 @dataclass(frozen=True)
-class ImplicitAlgorithm(ABC):
+class ImplicitAlgorithm:
     """Learns policy and value jointly, with Adam on one loss, and acts by the policy."""
 
-    config: ImplicitConfig
+    config: Any  # the ImplicitConfig that both functions take
     spec: Spec
-    batch_norm: ClassVar[bool] = False  # in both networks
-
-    @abstractmethod
-    def loss(self, online: Networks, target: Targets, batch: Transition[jax.Array]) -> Outcome: ...
-
-    @abstractmethod
-    def targets(self, online: Networks) -> Targets:
-        """The networks that have a slow copy."""
+    loss: Callable[[Networks, Targets, Transition[jax.Array], Any, jax.Array], LossResult]
+    targets: Callable[[Networks, Any], Targets]  # which networks have a slowly following copy
 
     @property
-    def wants_path(self) -> bool:
-        return self.config.n_step > 1 and self.config.n_step_target == "path"
+    def needs_later_steps(self) -> bool:
+        return needs_later_steps(self.config)
 
     def init(self, key: jax.Array) -> ImplicitState:
         policy_key, value_key = jax.random.split(key)
-        policy = policies.build(self.config, self.spec, policy_key, self.batch_norm)
-        wanted, most = self.config.entropy_target, policy.most_entropy
+        config = self.config
+        policy = policies.build(config, self.spec, policy_key)
+        wanted, most = config.entropy_target, policy.most_entropy
         reachable = wanted is None or wanted < most
-        require(self.config, "entropy_target", reachable, f"below the entropy of uniform actions, {most:.3f} nats")
+        require(config, "entropy_target", reachable, f"below the entropy of uniform actions, {most:.3f} nats")
         online: PyTree = Networks(
             policy,
-            StateValue(self.spec.observation_size, self.config.hidden, value_key, self.batch_norm),
-            jnp.log(jnp.float32(self.config.initial_temperature)) if self.config.temperature == "auto" else None,
+            StateValue(self.spec.observation_size, config.hidden, value_key, config.batch_norm),
+            jnp.log(jnp.float32(config.initial_temperature)) if config.temperature == "auto" else None,
         )
-        target = jax.tree.map(jnp.copy, self.targets(online))
+        target = jax.tree.map(jnp.copy, self.targets(online, config))
         return ImplicitState(online, target, self._optimizer().init(online))
 
     def update(
         self, state: ImplicitState, batch: Transition[jax.Array], key: jax.Array
     ) -> tuple[ImplicitState, Metrics]:
         """One step of Adam on the loss, then the Polyak step of the targets."""
-        gradient, (metrics, online) = jax.grad(self._objective, has_aux=True)(state.online, state.target, batch)
+        gradient, (metrics, online) = jax.grad(self._objective, has_aux=True)(state.online, state.target, batch, key)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         online = self._bounded(eqx.apply_updates(online, step))
-        target = equations.polyak(state.target, self.targets(online), self.config.target_update)
+        target = equations.polyak(state.target, self.targets(online, self.config), self.config.target_update)
         return ImplicitState(online, target, optimizer), metrics
 
     def actor(self, state: ImplicitState) -> Networks:
@@ -177,8 +166,7 @@ class ImplicitAlgorithm(ABC):
         return self._stored(actor.policy, actor.policy.encode(coordinates))
 
     def deterministic(self, actor: Networks, observation: jax.Array) -> jax.Array:
-        policy = actor.policy
-        return policy.deterministic(policy(observation, self._temperature(actor)))
+        return actor.policy(observation, self._temperature(actor)).deterministic()
 
     def value(self, actor: Networks, observation: jax.Array) -> jax.Array:
         return actor.value(observation)
@@ -193,14 +181,17 @@ class ImplicitAlgorithm(ABC):
             self.log_prob(actor, observation, coordinates), actor.value(observation), self._temperature(actor)
         )
 
-    def _objective(self, online: Networks, target: Targets, batch: Transition[jax.Array]) -> Outcome:
+    def _objective(
+        self, online: Networks, target: Targets, batch: Transition[jax.Array], key: jax.Array
+    ) -> tuple[jax.Array, tuple[Metrics, Networks]]:
         """The loss, and beside it that of the temperature, which shares no parameter with it."""
-        error, (metrics, seen) = self.loss(online, target, batch)
+        error, metrics, noted = self.loss(online, target, batch, self.config, key)
+        metrics = {"loss": error, **metrics}
         if online.log_temperature is None:
-            return error, (metrics, seen)
+            return error, (metrics, noted)
         goal = entropy_goal(online.policy, self.config)
         apart = temperature_loss(online.log_temperature, metrics["entropy_per_dimension"], goal)
-        return error + apart, (metrics | {"temperature": jnp.exp(online.log_temperature)}, seen)
+        return error + apart, (metrics | {"temperature": jnp.exp(online.log_temperature)}, noted)
 
     def _bounded(self, online: Networks) -> Networks:
         """T at most `max_temperature`, so that it cannot run away from the rewards.
@@ -217,7 +208,7 @@ class ImplicitAlgorithm(ABC):
         return action.astype(policy.action_dtype), policy.decode(action)
 
     def _temperature(self, actor: Networks) -> jax.Array | float:
-        return dials_of(actor, self.config).temperature
+        return weights_of(actor, self.config).temperature
 
     def _optimizer(self) -> optax.GradientTransformation:
         adam = optax.adam(self.config.learning_rate, b1=self.config.adam_b1)

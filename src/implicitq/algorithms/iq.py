@@ -1,49 +1,61 @@
-"""Implicit Q-values, IQ (alpha = 0) and M-IQ (alpha > 0): Algorithm 1 with the loss of Eq. 2."""
+"""Implicit Q-values, IQ (alpha = 0) and M-IQ (alpha > 0): Algorithm 1 with the loss of Eq. 2.
+
+`batch_norm` takes the place of the target networks, after CrossQ (Bhatt et al. 2024, "CrossQ: Batch Normalization in
+Deep Reinforcement Learning for Greater Sample Efficiency and Simplicity"), which does it for the Q-functions of SAC:
+s and s' go through V as one batch, so that both sides of the loss are normalised alike, and then V is steady enough to
+be its own target. Here no gradient flows through s', not even by way of the statistics.
+"""
 
 from __future__ import annotations
 
 import jax
 
 from implicitq import equations
-from implicitq.algorithms.base import Metrics
 from implicitq.algorithms.implicit import (
     ImplicitAlgorithm,
+    LossResult,
     Networks,
-    Outcome,
     Targets,
-    dials_of,
-    kl_bonus,
+    later_terms,
+    needs_later_steps,
     predict,
-    terms_between,
+    weights_of,
 )
-from implicitq.configs import ImplicitConfig
-from implicitq.types import Transition
+from implicitq.configs import IQConfig
+from implicitq.types import Spec, Transition
 
 
 def loss(
-    online: Networks, target: Targets, batch: Transition[jax.Array], config: ImplicitConfig
-) -> tuple[jax.Array, Metrics]:
+    online: Networks, target: Targets, batch: Transition[jax.Array], config: IQConfig, key: jax.Array
+) -> LossResult:
     """Eq. 2: mean of (r + alpha T ln pi_target(a|s) + gamma V_target(s') - T ln pi(a|s) - V(s))^2.
 
-    With whole paths, all that follows the first step is in the target, so its policy is the target policy.
+    No gradient flows into the target. Without target networks, pi_target and V_target are the online ones. In n-step
+    returns all that follows the first step is part of the target, so its policy is the target policy.
     """
-    assert target.value is not None
-    dials = dials_of(online, config)
-    bonus = kl_bonus(target.policy, batch.observation, batch.action, dials)
-    goal = equations.target(batch.reward, bonus, batch.discount, target.value(batch.next_observation))
-    goal = goal + terms_between(target.policy or online.policy, target.policy, batch, dials, config)
+    weights = weights_of(online, config)
+    distribution, policy = online.policy.train(batch.observation, weights.temperature)
+    here, there, value = online.value.train(batch.observation, batch.next_observation)
+    q, metrics = predict(distribution, here, batch.action, weights, key)
 
-    distribution = online.policy(batch.observation, dials.temperature)
-    q, metrics = predict(distribution, online.value(batch.observation), batch.action, dials)
+    bonus = 0.0
+    if config.has_kl:
+        before = distribution if target.policy is None else target.policy(batch.observation, weights.temperature)
+        log_pi = before.log_prob(batch.action)
+        bonus = equations.munchausen_bonus(log_pi, weights.alpha, weights.temperature, config.munchausen_clip)
+    next_value = there if target.value is None else target.value(batch.next_observation)
+    goal = equations.target(batch.reward, bonus, batch.discount, next_value)
+    goal = goal + later_terms(target.policy or online.policy, target.policy, batch, weights, config)
     error = equations.squared_loss(q, jax.lax.stop_gradient(goal))
-    return error, {"loss": error, **metrics}
+    return LossResult(error, metrics, online._replace(policy=policy, value=value))
 
 
-class IQ(ImplicitAlgorithm):
-    def loss(self, online: Networks, target: Targets, batch: Transition[jax.Array]) -> Outcome:
-        error, metrics = loss(online, target, batch, self.config)
-        return error, (metrics, online)
+def targets(online: Networks, config: IQConfig) -> Targets:
+    """None with batch normalisation; with alpha = 0 the target policy drops out of Eq. 2 and is not kept."""
+    if config.batch_norm:
+        return Targets(None, None)
+    return Targets(online.policy if config.has_kl or needs_later_steps(config) else None, online.value)
 
-    def targets(self, online: Networks) -> Targets:
-        """With alpha = 0 the target policy drops out of Eq. 2 and is not kept."""
-        return Targets(online.policy if self.config.has_kl or self.wants_path else None, online.value)
+
+def build(config: IQConfig, spec: Spec) -> ImplicitAlgorithm:
+    return ImplicitAlgorithm(config, spec, loss, targets)

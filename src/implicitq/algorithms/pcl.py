@@ -5,45 +5,46 @@ from __future__ import annotations
 import jax
 
 from implicitq import equations
-from implicitq.algorithms.base import Metrics
 from implicitq.algorithms.implicit import (
     ImplicitAlgorithm,
+    LossResult,
     Networks,
-    Outcome,
     Targets,
-    dials_of,
-    kl_bonus,
+    later_terms,
     predict,
-    terms_between,
+    weights_of,
 )
-from implicitq.configs import ImplicitConfig
-from implicitq.types import Transition
+from implicitq.configs import PCLConfig
+from implicitq.types import Spec, Transition
 
 
 def loss(
-    online: Networks, target: Targets, batch: Transition[jax.Array], config: ImplicitConfig
-) -> tuple[jax.Array, Metrics]:
+    online: Networks, target: Targets, batch: Transition[jax.Array], config: PCLConfig, key: jax.Array
+) -> LossResult:
     """Residual form of Eq. 2: mean of (r + alpha T ln pi_target(a|s) + gamma V(s') - T ln pi(a|s) - V(s))^2.
 
-    The value at s' is the online one and has a gradient too, and so has the online policy all along a path. Where
-    s' is random this is biased: the squared residual also holds the variance of gamma V(s').
+    The value at s' is the online one and has a gradient too, and so has the online policy at all steps of an n-step
+    return. Where s' is random this is biased: the squared residual also holds the variance of gamma V(s').
     """
-    dials = dials_of(online, config)
-    bonus = kl_bonus(target.policy, batch.observation, batch.action, dials)
-    goal = equations.target(batch.reward, bonus, batch.discount, online.value(batch.next_observation))
-    goal = goal + terms_between(online.policy, target.policy, batch, dials, config)
+    weights = weights_of(online, config)
+    distribution = online.policy(batch.observation, weights.temperature)
+    here, there = online.value(batch.observation), online.value(batch.next_observation)
+    q, metrics = predict(distribution, here, batch.action, weights, key)
 
-    distribution = online.policy(batch.observation, dials.temperature)
-    q, metrics = predict(distribution, online.value(batch.observation), batch.action, dials)
+    bonus = 0.0
+    if target.policy is not None:
+        log_pi = target.policy(batch.observation, weights.temperature).log_prob(batch.action)
+        bonus = equations.munchausen_bonus(log_pi, weights.alpha, weights.temperature, config.munchausen_clip)
+    goal = equations.target(batch.reward, bonus, batch.discount, there)
+    goal = goal + later_terms(online.policy, target.policy, batch, weights, config)
     error = equations.squared_loss(q, goal)
-    return error, {"loss": error, **metrics}
+    return LossResult(error, metrics, online)
 
 
-class PCL(ImplicitAlgorithm):
-    def loss(self, online: Networks, target: Targets, batch: Transition[jax.Array]) -> Outcome:
-        error, metrics = loss(online, target, batch, self.config)
-        return error, (metrics, online)
+def targets(online: Networks, config: PCLConfig) -> Targets:
+    """No target value; with alpha = 0 (PCL) no target policy either."""
+    return Targets(online.policy if config.has_kl else None, None)
 
-    def targets(self, online: Networks) -> Targets:
-        """No target value; with alpha = 0 (PCL) no target policy either."""
-        return Targets(online.policy if self.config.has_kl else None, None)
+
+def build(config: PCLConfig, spec: Spec) -> ImplicitAlgorithm:
+    return ImplicitAlgorithm(config, spec, loss, targets)

@@ -17,7 +17,7 @@ from implicitq import equations
 from implicitq.algorithms.base import Metrics
 from implicitq.configs import SACConfig
 from implicitq.networks import TwinActionValue
-from implicitq.policies import TanhGaussianPolicy
+from implicitq.policies.tanh_gaussian import TanhGaussianPolicy
 from implicitq.types import PyTree, Spec, Transition
 
 _VALUE_SAMPLES = 32
@@ -75,9 +75,9 @@ def policy_loss(
     return jnp.mean(temperature * log_pi - q), -jnp.mean(log_pi)
 
 
-def temperature_loss(log_temperature: jax.Array, entropy: jax.Array, target_entropy: float) -> jax.Array:
-    """T (entropy - target entropy): T rises where the policy is less random than wanted."""
-    return jnp.exp(log_temperature) * (entropy - target_entropy)
+def temperature_loss(log_temperature: jax.Array, entropy: jax.Array, entropy_target: float) -> jax.Array:
+    """T (entropy - target): T rises where the policy is less random than wanted. Both are sums over dimensions."""
+    return jnp.exp(log_temperature) * (entropy - entropy_target)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class SAC:
     spec: Spec
 
     @property
-    def wants_path(self) -> bool:
+    def needs_later_steps(self) -> bool:
         return False
 
     def init(self, key: jax.Array) -> SACState:
@@ -118,7 +118,7 @@ class SAC:
 
         temperature_optimizer = state.optimizers.log_temperature
         if self.config.temperature == "auto":
-            gradient = jax.grad(temperature_loss)(log_temperature, entropy, self._target_entropy())
+            gradient = jax.grad(temperature_loss)(log_temperature, entropy, self._entropy_target())
             log_temperature, temperature_optimizer = self._step(log_temperature, gradient, temperature_optimizer)
 
         target = equations.polyak(state.target, critics, self.config.target_update)
@@ -162,9 +162,10 @@ class SAC:
         """The lesser of the two."""
         return jnp.minimum(*actor.critics(observation, coordinates))
 
-    def _target_entropy(self) -> float:
-        wanted = self.config.target_entropy
-        return -float(self.spec.action_dimensions) if wanted is None else wanted
+    def _entropy_target(self) -> float:
+        """Over all action dimensions; by default -1 nat for each."""
+        each = -1.0 if self.config.entropy_target is None else self.config.entropy_target
+        return each * self.spec.action_dimensions
 
     def _step(self, network: PyTree, gradient: PyTree, optimizer: optax.OptState) -> tuple[PyTree, optax.OptState]:
         step, optimizer = self._optimizer().update(gradient, optimizer)

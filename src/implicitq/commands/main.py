@@ -65,11 +65,10 @@ def train(arguments: list[str]) -> int:
     parsed = parse_with_config(TrainCommand, "train", "Train", "Pendulum-v1", arguments)
     config = parsed.config
 
-    from implicitq.agent import make
+    from implicitq.agent import from_config
 
     out = parsed.out or _fresh_folder(config)
-    values = {k: v for k, v in vars(config).items() if k not in ("algorithm", "env")}
-    agent = make(config.algorithm, config.env, **values)
+    agent = from_config(config)
     _console.print(f"{config.algorithm} on {config.env}, seed {config.seed}, {config.steps:,} steps", style="bold")
     _console.print(f"{configs.describe_preset(config)}\nrun folder: {out}")
     return _learn(agent, out)
@@ -239,12 +238,10 @@ def _learn(agent, out: Path | None) -> int:
 
 
 def _report(agent) -> None:
-    from implicitq.runs.curve import learning_curve
     from implicitq.runs.folder import read_evaluations
 
     folder, config = agent.directory, agent.config
     evaluations = read_evaluations(folder)
-    learning_curve(folder / "curve.png", f"{config.algorithm} on {config.env}, seed {config.seed}", evaluations)
     _console.print(_result_table(evaluations))
     _console.print(
         f"learning curve: {folder / 'curve.png'}\n\nnext:\n"

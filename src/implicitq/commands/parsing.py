@@ -86,7 +86,8 @@ def parse_with_config(command: Any, name: str, verb: str, env: str, arguments: l
     """Parse a command that takes every hyperparameter: its defaults are those of the algorithm on the task."""
     algorithm, rest = _algorithm(arguments)
     preset = "none" if _peek(rest, "--preset") == "none" else "paper"
-    default = configs.resolve(algorithm, _peek(rest, "--env") or env, preset)
+    given = {word.split("=")[0].lstrip("-").replace("-", "_") for word in rest if word.startswith("--")}
+    default = configs.draft(algorithm, _peek(rest, "--env") or env, preset, given)
     entry = configs.ALGORITHMS[algorithm]
     return parse(
         command[type(default)],

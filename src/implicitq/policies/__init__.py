@@ -1,39 +1,19 @@
-"""Policy classes, one file each."""
+"""Policy classes, one file each. `configs.POLICIES` lists those that implicit algorithms can have."""
 
 from __future__ import annotations
 
+import importlib
+
 import jax
 
-from implicitq.configs import ImplicitConfig
-from implicitq.policies.base import Distribution, Policy
-from implicitq.policies.gaussian import Gaussian, GaussianPolicy
-from implicitq.policies.multicategorical import Multicategorical, MulticategoricalPolicy, bin_centres
-from implicitq.policies.tanh_gaussian import TanhGaussian, TanhGaussianPolicy
+from implicitq.configs import POLICIES, ImplicitConfig
+from implicitq.policies.base import Distribution, NetworkPolicy, Policy
 from implicitq.types import Spec
 
 
-def build(config: ImplicitConfig, spec: Spec, key: jax.Array, batch_norm: bool) -> Policy:
+def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> Policy:
     """The policy that the config names, untrained."""
-    scaled = config.softmax == "scaled"
-    match config.policy:
-        case "multicategorical":
-            density = config.log_policy == "density"
-            return MulticategoricalPolicy(
-                spec, config.hidden, config.bins, key, scaled=scaled, density=density, batch_norm=batch_norm
-            )
-        case "gaussian":
-            return GaussianPolicy(spec, config.hidden, key, scaled=scaled, batch_norm=batch_norm)
+    return importlib.import_module(POLICIES[config.policy].module).build(config, spec, key)
 
 
-__all__ = [
-    "Distribution",
-    "Gaussian",
-    "GaussianPolicy",
-    "Multicategorical",
-    "MulticategoricalPolicy",
-    "Policy",
-    "TanhGaussian",
-    "TanhGaussianPolicy",
-    "bin_centres",
-    "build",
-]
+__all__ = ["Distribution", "NetworkPolicy", "Policy", "build"]

@@ -1,12 +1,15 @@
 """What an implicit Q-value needs of a policy class: ln pi of any stored action, exactly.
 
+A new class is one file with `build(config, spec, key)` and a line in `configs.POLICIES`.
 Shapes: B batch, O observation features, D action dimensions.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from abc import abstractmethod
+from typing import Protocol, Self
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -24,26 +27,32 @@ class Distribution(Protocol):
         """Stored actions: [B, D]."""
         ...
 
-    def entropy(self) -> jax.Array:
-        """Of every dimension, in nats: [B, D]."""
+    def entropy(self, key: jax.Array) -> jax.Array:
+        """Nats of every action dimension: [B, D]; or [B, 1], their mean, where they are not known one by one.
+
+        `key` is for classes without a closed form, which estimate it from samples.
+        """
+        ...
+
+    def deterministic(self) -> jax.Array:
+        """Agent coordinates of the action to take when not exploring: [B, D]."""
         ...
 
 
 class Policy(Protocol):
-    """The network behind the distribution, and the meaning of its actions."""
+    """A network that gives a distribution, and the meaning of its actions."""
 
-    def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Distribution: ...
+    def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Distribution:
+        """pi(.|s) for acting, and for targets: [B, O]."""
+        ...
 
-    @property
-    def network(self) -> MLP: ...
-
-    def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> Distribution:
-        """pi(.|s) from what the network gives."""
+    def train(self, observation: jax.Array, temperature: jax.Array | float) -> tuple[Distribution, Self]:
+        """pi(.|s) as the loss sees it, and the policy with the statistics of the batch noted, if it keeps any."""
         ...
 
     @property
     def entropy_goal(self) -> float:
-        """Nats per action dimension that an adaptive temperature holds by default."""
+        """Nats per action dimension that a learnt temperature holds by default."""
         ...
 
     @property
@@ -64,6 +73,19 @@ class Policy(Protocol):
         """Agent coordinates -> stored action."""
         ...
 
-    def deterministic(self, distribution: Any) -> jax.Array:
-        """Agent coordinates of the action to take when not exploring: [B, D]."""
-        ...
+
+class NetworkPolicy(eqx.Module):
+    """A policy whose distribution is a function of what one fully connected network gives."""
+
+    network: eqx.AbstractVar[MLP]
+
+    @abstractmethod
+    def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> Distribution: ...
+
+    def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Distribution:
+        return self.distribution(self.network(observation), temperature)
+
+    def train(self, observation: jax.Array, temperature: jax.Array | float) -> tuple[Distribution, Self]:
+        outputs, _, network = self.network.train(observation, observation[:0])
+        noted = eqx.tree_at(lambda policy: policy.network, self, network)
+        return self.distribution(outputs, temperature), noted

@@ -18,7 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from implicitq.configs import ImplicitConfig
 from implicitq.networks import MLP
+from implicitq.policies.base import NetworkPolicy
 from implicitq.types import Spec
 
 # Below the least scale ln pi of a replayed action grows beyond use. Above the greatest, a third of even a centred
@@ -40,12 +42,20 @@ class Gaussian(eqx.Module):
     def sample(self, key: jax.Array) -> jax.Array:
         return self.mean + self.scale * jax.random.normal(key, self.mean.shape)  # [B, D]
 
-    def entropy(self) -> jax.Array:
+    def entropy(self, key: jax.Array) -> jax.Array:
         """Exact differential entropy of every dimension, in nats: [B, D]."""
         return jnp.log(self.scale) + 0.5 * math.log(2 * math.pi * math.e)
 
+    def deterministic(self) -> jax.Array:
+        """The mean, inside the bounds: [B, D]."""
+        return jnp.clip(self.mean, -1.0, 1.0)
 
-class GaussianPolicy(eqx.Module):
+
+def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> GaussianPolicy:
+    return GaussianPolicy(spec, config.hidden, key, scaled=config.softmax == "scaled", batch_norm=config.batch_norm)
+
+
+class GaussianPolicy(NetworkPolicy):
     """One network for mean and scale; the scale is kept between 0.001 and 1 by a sigmoid, and starts near 0.5.
 
     The scaled form multiplies it by the root of the temperature.
@@ -60,15 +70,11 @@ class GaussianPolicy(eqx.Module):
         self.scaled = scaled
         self.network = MLP((spec.observation_size, *hidden, 2 * spec.action_dimensions), key, batch_norm)
 
-    def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Gaussian:
-        """[B, O] -> pi(.|s).
-
-        In the scaled form T ln pi is -(a - mean)^2 / (2 scale^2) with the unscaled scale, but for a constant: in units
-        of reward, as with scaled logits.
-        """
-        return self.distribution(self.network(observation), temperature)
-
     def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> Gaussian:
+        """In the scaled form T ln pi is -(a - mean)^2 / (2 scale^2) with the unscaled scale, but for a constant.
+
+        So it is in units of reward, as with scaled logits.
+        """
         mean, raw = jnp.split(outputs, 2, axis=-1)
         scale = _LEAST_SCALE + (_GREATEST_SCALE - _LEAST_SCALE) * jax.nn.sigmoid(raw)
         if self.scaled:
@@ -96,7 +102,3 @@ class GaussianPolicy(eqx.Module):
     def encode(self, coordinates: jax.Array) -> jax.Array:
         """Agent coordinates -> stored action: the same."""
         return coordinates
-
-    def deterministic(self, distribution: Gaussian) -> jax.Array:
-        """The mean of the normal, inside the bounds: [B, D]."""
-        return jnp.clip(distribution.mean, -1.0, 1.0)

@@ -16,7 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from implicitq.configs import ImplicitConfig
 from implicitq.networks import MLP
+from implicitq.policies.base import NetworkPolicy
 from implicitq.types import Array, Spec
 
 
@@ -30,6 +32,7 @@ class Multicategorical(eqx.Module):
 
     logits: jax.Array  # [B, D, N]; -inf where a dimension has fewer categories
     log_width: float = eqx.field(static=True, default=0.0)  # ln of a bin's width, for a density; 0 for probabilities
+    continuous: bool = eqx.field(static=True, default=False)  # the categories are bins of [-1, 1]
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """ln pi(a|s) = sum_j (F_j(a_j) - ln sum exp F_j - ln width): [B, D] -> [B]."""
@@ -43,14 +46,33 @@ class Multicategorical(eqx.Module):
     def probabilities(self) -> jax.Array:
         return jax.nn.softmax(self.logits)  # [B, D, N]
 
-    def entropy(self) -> jax.Array:
+    def entropy(self, key: jax.Array) -> jax.Array:
         """Exact entropy of every dimension, in nats: [B, D]."""
         log_pi = jax.nn.log_softmax(self.logits)
         finite = jnp.where(jnp.isneginf(log_pi), 0.0, log_pi)  # 0 ln 0 = 0, and its gradient too
         return self.log_width - jnp.sum(jnp.exp(log_pi) * finite, axis=-1)
 
+    def deterministic(self) -> jax.Array:
+        """Expected bin centre (App. B.2) for continuous actions, the mode for discrete ones: [B, D]."""
+        if self.continuous:
+            centres = jnp.asarray(bin_centres(self.logits.shape[-1]))
+            return jnp.sum(self.probabilities() * centres[None, None], axis=-1)
+        return jnp.argmax(self.logits, axis=-1)
 
-class MulticategoricalPolicy(eqx.Module):
+
+def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> MulticategoricalPolicy:
+    return MulticategoricalPolicy(
+        spec,
+        config.hidden,
+        config.bins,
+        key,
+        scaled=config.softmax == "scaled",
+        density=config.log_policy == "density",
+        batch_norm=config.batch_norm,
+    )
+
+
+class MulticategoricalPolicy(NetworkPolicy):
     """A shared core with one head per action dimension."""
 
     network: MLP
@@ -77,11 +99,8 @@ class MulticategoricalPolicy(eqx.Module):
         outputs = len(self.categories) * max(self.categories)
         self.network = MLP((spec.observation_size, *hidden, outputs), key, batch_norm)
 
-    def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Multicategorical:
-        """softmax(F), or softmax(F / temperature) in the scaled form of Sec. 3.3, where F is in units of reward."""
-        return self.distribution(self.network(observation), temperature)
-
     def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> Multicategorical:
+        """softmax(F), or softmax(F / temperature) in the scaled form of Sec. 3.3, where F is in units of reward."""
         logits = outputs.reshape(outputs.shape[0], len(self.categories), -1)  # F: [B, D, N]
         if self.scaled:
             logits = logits / temperature
@@ -89,7 +108,7 @@ class MulticategoricalPolicy(eqx.Module):
         if (sizes < sizes.max()).any():
             exists = np.arange(sizes.max())[None] < sizes[:, None]  # [D, N]
             logits = jnp.where(exists[None], logits, -jnp.inf)
-        return Multicategorical(logits, self._log_width)
+        return Multicategorical(logits, self._log_width, self.continuous)
 
     @property
     def _log_width(self) -> float:
@@ -124,10 +143,3 @@ class MulticategoricalPolicy(eqx.Module):
             return coordinates.astype(jnp.int32)
         bins = self.categories[0]
         return jnp.clip(jnp.floor((coordinates + 1) / 2 * bins), 0, bins - 1).astype(jnp.int32)
-
-    def deterministic(self, distribution: Multicategorical) -> jax.Array:
-        """Expected bin centre (App. B.2) for continuous actions, the mode for discrete ones: [B, D]."""
-        if self.continuous:
-            centres = jnp.asarray(bin_centres(self.categories[0]))
-            return jnp.sum(distribution.probabilities() * centres[None, None], axis=-1)
-        return jnp.argmax(distribution.logits, axis=-1)

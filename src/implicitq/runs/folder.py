@@ -19,13 +19,15 @@ import numpy as np
 
 from implicitq import configs
 from implicitq.configs import Config
+from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Stopped
 from implicitq.runs import policy_file
 from implicitq.runs.atomic_files import read_json, write_atomically, write_json
 from implicitq.runs.checkpoints import Checkpoints
-from implicitq.train import CheckpointDue, Evaluated, Event, Measured, Trainer
+from implicitq.train import Trainer
 from implicitq.types import Evaluation, InputError
 
 POLICY = "policy.safetensors"
+CURVE = "curve.png"
 _LOGS = ("metrics.csv", "evaluations.csv")
 _PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
 
@@ -48,7 +50,7 @@ def versions() -> dict[str, Any]:
 
 
 class RunFolder:
-    """One run on disk. Make it with `create` or `open`."""
+    """One run on disk, and the listener that writes it: `create` and `prepare` it, or `open` and `restore` it."""
 
     def __init__(self, directory: Path, config: Config) -> None:
         self.directory = directory
@@ -56,6 +58,7 @@ class RunFolder:
         self._checkpoints = Checkpoints(directory, _LOGS)
         self._clock = _Clock(0.0, 0.0)
         self._lock = _lock(directory)
+        self._trainer: Trainer | None = None  # known from `prepare` or `restore` on
 
     @staticmethod
     def create(directory: str | Path, config: Config) -> RunFolder:
@@ -86,6 +89,7 @@ class RunFolder:
 
     def prepare(self, trainer: Trainer) -> None:
         """Write the headers of the logs; called once per run, before its first step."""
+        self._trainer = trainer
         episodes = range(self.config.eval_episodes)
         columns = ["step", "mean_return", "std_return", "mean_length"]
         columns += [f"return_{i}" for i in episodes] + [f"length_{i}" for i in episodes]
@@ -97,7 +101,7 @@ class RunFolder:
         for name, header in headers.items():
             write_atomically(self.directory / name, _line(header))
 
-    def record(self, event: Event, trainer: Trainer) -> None:
+    def on_event(self, event: Event) -> None:
         """Store what an event brings."""
         match event:
             case Measured():
@@ -109,9 +113,12 @@ class RunFolder:
                 self._append("evaluations.csv", [*summary, *done.returns, *done.lengths])
                 self._write_npz()
             case CheckpointDue():
-                self.checkpoint(trainer)
+                assert self._trainer is not None
+                self._checkpoint(self._trainer)
+            case Stopped():
+                self._draw_curve()
 
-    def checkpoint(self, trainer: Trainer) -> None:
+    def _checkpoint(self, trainer: Trainer) -> None:
         """Everything that is needed to go on from here, and the policy as it is."""
         self._checkpoints.save(trainer)
         self._write_policy(trainer)
@@ -133,9 +140,11 @@ class RunFolder:
                 warnings.warn(f"{'; '.join(reasons)}. Going on from step {step} instead.", stacklevel=2)
             # Whatever a sudden death after the checkpoint left undone.
             self._checkpoints.prune()
+            self._trainer = trainer
             self._write_policy(trainer)
             self._cut_timing(step)
             self._write_npz()
+            self._draw_curve()
             return
         if steps:
             raise InputError(f"no checkpoint of {self.directory} can be used: {'; '.join(reasons)}")
@@ -171,7 +180,7 @@ class RunFolder:
 
     def _write_policy(self, trainer: Trainer) -> None:
         spaces = trainer.envs.observation_space, trainer.envs.action_space
-        policy_file.save(self.directory / POLICY, self.config, *spaces, trainer.learner, trainer.step)
+        policy_file.save(self.directory / POLICY, self.config, *spaces, trainer.learner.shipped, trainer.step)
 
     def _write_npz(self) -> None:
         """The schema of Stable-Baselines3's EvalCallback."""
@@ -184,6 +193,14 @@ class RunFolder:
             ep_lengths=np.array([e.lengths for e in done]),
         )
         write_atomically(self.directory / "evaluations.npz", buffer.getvalue())
+
+    def _draw_curve(self) -> None:
+        from implicitq.runs.curve import learning_curve  # slow to import, and wanted once per run
+
+        done = self.evaluations()
+        if done:
+            title = f"{self.config.algorithm} on {self.config.env}, seed {self.config.seed}"
+            learning_curve(self.directory / CURVE, title, done)
 
     def _cut_timing(self, step: int) -> None:
         """Forget the clocks after `step`, and let them go on from there."""

@@ -10,7 +10,7 @@ from gymnasium import Space
 from implicitq import configs
 from implicitq.configs import Config
 from implicitq.envs import spaces
-from implicitq.learner import Learner
+from implicitq.learner import Actor
 from implicitq.runs.atomic_files import read_arrays, write_arrays
 from implicitq.types import Array, InputError
 
@@ -25,9 +25,7 @@ class PolicyFile(NamedTuple):
     step: int
 
 
-def save(
-    path: Path, config: Config, observation_space: Space, action_space: Space, learner: Learner, step: int
-) -> None:
+def save(path: Path, config: Config, observation_space: Space, action_space: Space, actor: Actor, step: int) -> None:
     header = {
         "kind": "policy",
         "format": FORMAT,
@@ -36,7 +34,7 @@ def save(
         "observation_space": spaces.describe(observation_space),
         "action_space": spaces.describe(action_space),
     }
-    write_arrays(path, learner.actor_arrays(), header)
+    write_arrays(path, actor.arrays(), header)
 
 
 def read(path: Path) -> PolicyFile:

@@ -1,0 +1,76 @@
+"""What happens in a run, and who wants to know: the run folder, the progress display, a tracker, your own function.
+
+A listener is an object with `on_event(event)`, or a plain function of the event. It receives every event, and returns
+False to ask the run to stop at the end of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from implicitq.configs import Config
+from implicitq.types import Evaluation
+
+
+@dataclass(frozen=True)
+class Started:
+    """Training begins at `step`, or goes on from there, and is to end at `until`."""
+
+    step: int
+    until: int
+    config: Config
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Means since the last row of metrics; nan where there was nothing to average."""
+
+    step: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Whole episodes were played with the deterministic policy."""
+
+    evaluation: Evaluation
+
+    @property
+    def step(self) -> int:
+        return self.evaluation.step
+
+
+@dataclass(frozen=True)
+class CheckpointDue:
+    """Whoever keeps the run should save it now."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Ticked:
+    """One more step of every environment is done; follows all other events of the step."""
+
+    step: int
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The last event: the planned end, a listener that asked to stop, a signal such as Ctrl-C, or an error."""
+
+    step: int
+    reason: Literal["finished", "asked", "interrupted", "failed"]
+
+
+Event = Started | Measured | Evaluated | CheckpointDue | Ticked | Stopped
+
+
+class Listener(Protocol):
+    def on_event(self, event: Event) -> bool | None:
+        """Receive an event; False asks the run to stop at the end of this step, after a checkpoint."""
+        ...
+
+
+AnyListener = Listener | Callable[[Event], bool | None]
