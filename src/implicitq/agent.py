@@ -187,8 +187,14 @@ def make(
 
     `hyperparameters` override those of the preset, under the names of `implicitq.configs`.
     """
-    maker = EnvironmentMaker(env)
-    config = configs.resolve(algorithm, maker.name, **hyperparameters)
+    return from_config(configs.resolve(algorithm, EnvironmentMaker(env).name, **hyperparameters), env, eval_env)
+
+
+def from_config(
+    config: Config, env: EnvironmentSource | None = None, eval_env: EnvironmentSource | None = None
+) -> Agent:
+    """An untrained agent with all its settings given; `env` is needed if `config.env` is not the id of one."""
+    maker = EnvironmentMaker(env if env is not None else config.env)
     return _agent(config, maker, EnvironmentMaker(eval_env) if eval_env is not None else maker)
 
 
