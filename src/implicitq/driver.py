@@ -9,12 +9,19 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
-from implicitq.runs.folder import RunFolder
 from implicitq.train import Event, Ticked, Trainer
 
 
 class Listener(Protocol):
     def show(self, event: Event) -> None: ...
+
+
+class Recorder(Protocol):
+    """What keeps a run: its folder."""
+
+    def record(self, event: Event, trainer: Trainer) -> None: ...
+
+    def checkpoint(self, trainer: Trainer) -> None: ...
 
 
 class Interrupted(KeyboardInterrupt):
@@ -26,7 +33,7 @@ class Interrupted(KeyboardInterrupt):
         self.step = step
 
 
-def drive(trainer: Trainer, until: int, run: RunFolder | None, listener: Listener) -> None:
+def drive(trainer: Trainer, until: int, run: Recorder | None, listener: Listener) -> None:
     """Train up to the step `until`. A first Ctrl-C (or SIGTERM) saves a checkpoint and raises `Interrupted`."""
     with _signals_noted() as noted:
         for event in trainer.run(until):
