@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from implicitq import configs, equations, limits
+import limits
+from implicitq import configs, equations
 from implicitq.algorithms import dqn, iq
 from implicitq.policies.multicategorical import Multicategorical
 from implicitq.types import Spec, Transition

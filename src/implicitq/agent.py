@@ -194,9 +194,8 @@ def make(
 
     `hyperparameters` override those of the preset, under the names of `implicitq.configs`.
     """
-    maker = EnvironmentMaker(env)
-    config = configs.resolve(algorithm, maker.name, **hyperparameters)
-    return _agent(config, maker, eval_env)
+    config = configs.resolve(algorithm, EnvironmentMaker(env).name, **hyperparameters)
+    return from_config(config, env, eval_env=eval_env)
 
 
 def from_config(

@@ -21,6 +21,13 @@ def nearest(name: str, known: Any) -> str:
     return f"{hint} known: {', '.join(sorted(known))}"
 
 
+def sentence(error: Exception) -> str:
+    """What to tell the user of an error; of the disk's, the file and the reason."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def check_types(config: Any) -> None:
     """Refuse a field of the wrong type; whole floats such as 1e6 count as integers, NumPy's numbers as Python's."""
     hints = typing.get_type_hints(type(config))

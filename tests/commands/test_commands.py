@@ -12,15 +12,13 @@ import pytest
 
 from implicitq import __version__
 from implicitq.commands import main as cli
-from implicitq.commands.parsing import _algorithm
+from implicitq.commands.parsing import split_algorithm
+from implicitq.configs import ALGORITHMS, IQConfig, resolve
+from implicitq.runs import layout
 
 
 def run(*arguments: object) -> int:
-    """The exit code; the parser of the flags leaves by SystemExit."""
-    try:
-        return cli.run([str(argument) for argument in arguments])
-    except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else 1
+    return cli.run([str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -67,19 +65,19 @@ def test_training_shows_the_preset_the_result_and_what_to_do_next(small_flags, t
 
 
 def test_miq_is_the_default_and_the_algorithm_can_stand_anywhere():
-    assert _algorithm([]) == ("miq", [])
-    assert _algorithm(["--env", "CartPole-v1"]) == ("miq", ["--env", "CartPole-v1"])
-    assert _algorithm(["iq", "--steps", "5"]) == ("iq", ["--steps", "5"])
-    assert _algorithm(["--hidden", "64", "64", "iq"]) == ("iq", ["--hidden", "64", "64"])
+    assert split_algorithm([]) == ("miq", [])
+    assert split_algorithm(["--env", "CartPole-v1"]) == ("miq", ["--env", "CartPole-v1"])
+    assert split_algorithm(["iq", "--steps", "5"]) == ("iq", ["--steps", "5"])
+    assert split_algorithm(["--hidden", "64", "64", "iq"]) == ("iq", ["--hidden", "64", "64"])
 
 
 def test_a_fresh_folder_is_taken_each_time(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cli.time, "strftime", lambda _: "now")
-    config = cli.configs.resolve("iq", "module:space/Task-v0")
-    first = cli._fresh_folder(config)
+    monkeypatch.setattr(layout.time, "strftime", lambda _: "now")
+    config = resolve("iq", "module:space/Task-v0")
+    first = layout.fresh_folder(config)
     first.mkdir(parents=True)
-    assert (str(first), cli._fresh_folder(config).name) == ("runs/module-space-Task-v0-iq-0-now", f"{first.name}-2")
+    assert (str(first), layout.fresh_folder(config).name) == ("runs/module-space-Task-v0-iq-0-now", f"{first.name}-2")
 
 
 def test_evaluate_prints_a_table_or_json(finished, capsys):
@@ -107,22 +105,56 @@ def test_a_finished_run_is_resumed_only_with_more_steps(finished, tmp_path, refu
     assert json.loads((directory / "config.json").read_text())["steps"] == 160
 
 
-def test_help_names_commands_and_algorithms_and_every_hyperparameter(capsys):
+def test_the_usage_page_names_every_command_and_algorithm_and_where_to_start(capsys):
     for arguments in ([], ["--help"], ["-h"], ["help"]):
         assert run(*arguments) == 0
-        shown = capsys.readouterr().out
-        assert all(word in shown for word in ("train", "resume", "evaluate", "iq", "miq"))
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[-1] == "start with: implicitq train"
+        for name, summary in cli.COMMANDS.items():
+            assert f"  {name:<14}{summary}" in lines
+            assert f": implicitq {name} " in summary
+        assert all(f"  {name:<14}{entry.summary}" in lines for name, entry in ALGORITHMS.items())
+    assert run("--version") == 0
+    assert capsys.readouterr().out.strip() == f"implicitq {__version__}"
+
+
+def test_every_command_is_a_module_and_every_module_a_command():
+    shared = {"__init__", "display", "main", "parsing"}
+    modules = {path.stem for path in Path(cli.__file__).parent.glob("*.py")} - shared
+    assert modules == {name.replace("-", "_") for name in cli.COMMANDS}
+
+
+def test_usage_and_help_need_no_jax_and_end_well():
+    code = """
+import contextlib, io, json, sys
+from implicitq.commands import main
+shown = {}
+for words in ([], ["--version"], *([name, "--help"] for name in main.COMMANDS), ["train", "sac", "--help"]):
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        code = main.run(words)
+    heavy = {"jax", "jaxlib", "equinox", "optax"} & set(sys.modules)
+    shown[" ".join(words)] = [code, sorted(heavy), said.getvalue()]
+print(json.dumps(shown))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "2000"}
+    )
+    shown = json.loads(done.stdout)
+    assert {words: (code, heavy) for words, (code, heavy, _) in shown.items()} == dict.fromkeys(shown, (0, []))
+    for words in shown:
+        if words.endswith("--help"):
+            assert f"usage: implicitq {words.split()[0]}" in shown[words][2]
+            undescribed = [line for line in shown[words][2].splitlines() if re.search(r"  \((default|required)", line)]
+            assert not undescribed, f"{words} has options without a help text"
+
+
+def test_the_help_of_train_shows_every_hyperparameter_with_its_default(capsys):
     assert run("train", "iq", "--help") == 0
     shown = capsys.readouterr().out
-    fields = cli.configs.IQConfig.__dataclass_fields__
+    fields = IQConfig.__dataclass_fields__
     assert all(f"--{name.replace('_', '-')}" in shown for name in fields if name != "algorithm")
     assert "--algorithm" not in shown
     assert "0.01" in shown
-    for command, word in (("resume", "--inexact"), ("evaluate", "--json")):
-        assert run(command, "--help") == 0
-        assert word in capsys.readouterr().out
-    assert run("--version") == 0
-    assert capsys.readouterr().out.strip() == f"implicitq {__version__}"
 
 
 @pytest.mark.parametrize(
@@ -141,6 +173,7 @@ def test_help_names_commands_and_algorithms_and_every_hyperparameter(capsys):
         (["resume", "."], ". is not a run folder: it has no config.json"),
         (["evaluate", "nowhere"], "there is no policy file nowhere"),
         (["evaluate", "."], "there is no policy file policy.safetensors"),
+        (["report", "nowhere"], "nowhere is not a folder"),
     ],
 )
 def test_bad_input_gets_one_sentence(arguments, message, refused, tmp_path, monkeypatch):
@@ -157,6 +190,9 @@ def test_bad_input_gets_one_sentence(arguments, message, refused, tmp_path, monk
         ["train", "--preset", "best"],
         ["evaluate"],
         ["resume", "a", "b"],
+        ["sweep"],
+        ["report", "a", "--steps", "many"],
+        ["theory", "--mdp", "maze"],
     ],
 )
 def test_bad_flags_are_refused_by_the_parser(arguments, capfd, tmp_path, monkeypatch):

@@ -1,28 +1,22 @@
 import csv
-import subprocess
-import sys
+import json
+from pathlib import Path
 
-import numpy as np
 import pytest
 
-from implicitq.commands.theory import TheoryOptions, fresh_folder, run_theory
-from implicitq.theory import garnet, optimum
-from implicitq.theory.complexity import (
-    SCHEMES,
-    ComplexityPlan,
-    Curve,
-    fitted_slope,
-    gap_curve,
-    ladder,
-    sample_complexity,
-)
-from implicitq.theory.study import Averaging, StudyPlan, averaging_of, study, table
+from implicitq.commands import main as cli
+from implicitq.reports.theory_page import fresh_folder
+from implicitq.types import InputError
 
-SMALL = {"quick": True, "iterations": 12, "seeds": 2, "complexity": False}
+
+def run(folder: Path, *mdps: str) -> Path:
+    small = ["--quick", "--iterations", "12", "--seeds", "2", "--no-complexity"]
+    assert cli.run(["theory", "--mdp", *mdps, *small, "--out", str(folder)]) == 0
+    return folder
 
 
 def test_the_command_leaves_figures_a_table_and_a_page(tmp_path, capsys):
-    folder = run_theory(TheoryOptions(mdp=("chain", "forest"), out=tmp_path / "new", **SMALL))
+    folder = run(tmp_path / "new", "chain", "forest")
     names = {path.name for path in folder.iterdir()}
     for mdp in ("chain", "forest"):
         for kind in ("theorem1", "theorem2", "averaging", "limits"):
@@ -34,11 +28,13 @@ def test_the_command_leaves_figures_a_table_and_a_page(tmp_path, capsys):
     page = (folder / "index.html").read_text()
     assert page.count("data:image/png;base64,") == 8
     assert "http" not in page  # self-contained
+    options = json.loads((folder / "options.json").read_text())["options"]
+    assert (options["mdp"], options["iterations"], options["alpha"]) == (["chain", "forest"], 12, 0.9)
     assert "The theory, in numbers" in capsys.readouterr().out
 
 
 def test_the_same_command_writes_the_same_bytes(tmp_path):
-    folders = [run_theory(TheoryOptions(mdp=("chain",), out=tmp_path / name, **SMALL)) for name in "ab"]
+    folders = [run(tmp_path / name, "chain") for name in "ab"]
     for path in folders[0].iterdir():
         assert path.read_bytes() == (folders[1] / path.name).read_bytes(), path.name
 
@@ -46,93 +42,25 @@ def test_the_same_command_writes_the_same_bytes(tmp_path):
 def test_a_folder_with_content_is_refused_and_the_default_folder_is_always_new(tmp_path, monkeypatch):
     (tmp_path / "used").mkdir()
     (tmp_path / "used" / "file").write_text("x")
-    with pytest.raises(ValueError, match="out must be a new or empty folder"):
-        run_theory(TheoryOptions(out=tmp_path / "used", **SMALL))
+    with pytest.raises(InputError, match="out must be a new or empty folder"):
+        fresh_folder(tmp_path / "used")
     monkeypatch.chdir(tmp_path)
     assert [fresh_folder(None).as_posix() for _ in range(2)] == ["runs/theory-1", "runs/theory-2"]
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("alpha", 2.0), ("temperature", 0.0), ("iterations", 0), ("noise", -1.0), ("seeds", 0), ("mdp", ())],
+    ("words", "message"),
+    [
+        (["--alpha", "2"], "alpha must be a number in [0, 1], got 2.0"),
+        (["--temperature", "0"], "temperature must be a finite number > 0, got 0.0"),
+        (["--seeds", "0"], "seeds must be an integer >= 1, got 0"),
+        (["--mdp"], "mdp must name at least one MDP, got none"),
+        (["--out", "."], "out must be a new or empty folder, got ., which is not"),
+    ],
 )
-def test_options_name_the_field_that_is_wrong(field, value):
-    with pytest.raises(ValueError, match=f"{field} must"):
-        TheoryOptions(**{field: value})
-
-
-def test_importing_the_theory_needs_neither_jax_nor_the_rest_of_the_package():
-    code = (
-        "import sys, implicitq; before = set(sys.modules); import implicitq.theory; "
-        "new = set(sys.modules) - before; "
-        "ours = [n for n in new if n.startswith('implicitq.') and not n.startswith('implicitq.theory')]; "
-        "heavy = {'jax', 'matplotlib', 'gymnasium', 'rich', 'tyro'} & new; "
-        "assert not ours and not heavy, (ours, heavy)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_a_study_tells_in_its_table_what_the_theorems_say():
-    rows = table(study("garnet", garnet(6, 2, 2), StudyPlan(iterations=30, seeds=2, noise=0.3, temperature=0.1)))
-    for row in rows:
-        if row.part == "Theorem 1":
-            assert row.value <= row.reference
-        if row.part == "Theorem 2":
-            assert 0 < row.value <= 1
-    distances = [row.value for row in rows if row.part == "Limits"]
-    assert max(distances[:2]) < 1e-4
-
-
-def test_the_crossover_is_where_one_scheme_stops_being_behind():
-    gaps = {"late": np.array([[3.0], [2.0], [0.5], [0.0]]), "early": np.array([[2.0], [1.0], [1.0], [0.0]])}
-    averaging = Averaging(np.array([1, 10, 100, 1000]), gaps)
-    assert averaging.crossover("late", "early") == 100
-    assert averaging.crossover("early", "late") is None
-
-
-def test_the_crossover_comes_later_with_more_regularisation_and_less_noise():
-    def crossover(noise, temperature):
-        plan = StudyPlan(noise=noise, temperature=temperature, iterations=30, seeds=6)
-        return averaging_of(garnet(30, 4, 3), plan).crossover("IQ-DP, alpha = 1", "value iteration")
-
-    assert crossover(0.2, 0.1) < crossover(0.2, 1.0) < crossover(0.05, 1.0)
-
-
-def test_the_ladder_loses_exactly_what_it_was_asked_to():
-    losses = [0.5, 0.2, 0.05]
-    best = optimum(ladder(0.9, losses))
-    np.testing.assert_allclose(best.value[:3], 7.5 + np.array(losses), atol=1e-12)
-    np.testing.assert_array_equal(best.policy[:3], [[0.0, 1.0]] * 3)
-    with pytest.raises(ValueError, match=r"loss of state 1 must lie in \(0, 2.5\] at discount 0.9, got 3"):
-        ladder(0.9, [0.5, 3.0])
-    with pytest.raises(ValueError, match="discount of the ladder"):
-        ladder(0.2, [0.1])
-
-
-def test_more_samples_give_better_policies_on_the_ladder():
-    mdp = ladder(0.8, [0.6, 0.3, 0.1])
-    for name in ("IQ-DP, alpha = 1", "Speedy Q-learning"):
-        curve = gap_curve(mdp, SCHEMES[name], iterations=3000, seeds=8, points=10)
-        assert curve.gap[-1] < 0.1 < 0.2 < curve.gap[0]
-
-
-def test_first_within_asks_the_gap_to_stay_small():
-    curve = Curve(np.array([1, 2, 4, 8]), np.array([0.1, 0.5, 0.2, 0.05]))
-    assert curve.first_within(0.2) == 4
-    assert curve.first_within(0.6) == 1
-    assert np.isnan(curve.first_within(0.01))
-
-
-def test_fitted_slopes_are_those_of_power_laws():
-    x = np.array([1.0, 2.0, 4.0, 8.0])
-    assert fitted_slope(x, 3 * x**2.5) == pytest.approx(2.5)
-    assert np.isnan(fitted_slope(x, np.array([1.0, 2.0, np.nan, np.nan])))
-
-
-def test_sample_complexity_reports_every_scheme():
-    plan = ComplexityPlan(epsilons=(0.3, 0.25, 0.2), horizons=(2.5, 3.0, 3.5), iterations=300, seeds=4)
-    seen = []
-    found = sample_complexity(plan, report=seen.append)
-    assert len(seen) == len(SCHEMES) * 4
-    assert set(found.slopes()) == set(SCHEMES)
-    assert all(samples.shape == (3,) for samples in (*found.by_epsilon.values(), *found.by_horizon.values()))
+def test_bad_options_get_one_sentence_before_any_work(words, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["theory", *words]) == 2
+    assert capsys.readouterr().err == f"error: {message}\n"
+    assert not (tmp_path / "runs").exists()

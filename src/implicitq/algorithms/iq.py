@@ -38,12 +38,15 @@ def loss(
     here, there, value = online.value.train(batch.observation, batch.next_observation)
     q, metrics = predict(distribution, here, batch.action, weights, key)
 
+    if target.value is None:
+        before, next_value = distribution, there
+    else:
+        before = None if target.policy is None else target.policy(batch.observation, weights.temperature)
+        next_value = target.value(batch.next_observation)
     bonus = 0.0
-    if config.has_kl:
-        before = distribution if target.policy is None else target.policy(batch.observation, weights.temperature)
+    if before is not None:
         log_pi = before.log_prob(batch.action)
         bonus = equations.munchausen_bonus(log_pi, weights.alpha, weights.temperature, config.munchausen_clip)
-    next_value = there if target.value is None else target.value(batch.next_observation)
     goal = equations.target(batch.reward, bonus, batch.discount, next_value)
     goal = goal + later_terms(target.policy or online.policy, target.policy, batch, weights, config)
     error = equations.squared_loss(q, jax.lax.stop_gradient(goal))

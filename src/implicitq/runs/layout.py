@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,17 @@ class Progress:
     step: int = 0
     rate: float | None = None  # steps per second
     score: float | None = None  # of the last evaluation
+
+
+def fresh_folder(config: Config) -> Path:
+    """runs/TASK-ALGORITHM-SEED-TIME, with a number behind it if that is taken."""
+    stem = f"{config.env.replace('/', '-').replace(':', '-')}-{config.algorithm}-{config.seed}"
+    base = Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    number, folder = 1, base
+    while folder.exists():
+        number += 1
+        folder = base.with_name(f"{base.name}-{number}")
+    return folder
 
 
 def find_runs(root: Path) -> tuple[list[FoundRun], list[Broken]]:

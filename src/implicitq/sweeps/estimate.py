@@ -12,6 +12,7 @@ import numpy as np
 
 from implicitq.runs.layout import progress_of
 from implicitq.sweeps.studies import Plan, PlannedRun
+from implicitq.types import InputError
 
 _STEPS, _REPEATS = 200, 2  # enough for an estimate
 _LEAST_REPLAY = 2_000  # what measuring fills
@@ -24,6 +25,8 @@ class Rate(NamedTuple):
 
 def rates(out: Path, plan: Plan, given: float | None, tell: Callable[[str], None]) -> dict[str, Rate]:
     """Steps per second of every algorithm on one core: given, found in clocks of runs that exist, or measured."""
+    if given is not None and not given > 0:
+        raise InputError(f"rate must be a positive number, got {given}")
     found: dict[str, Rate] = {}
     for algorithm in dict.fromkeys(run.algorithm for run in plan.runs):
         runs = [run for run in plan.runs if run.algorithm == algorithm]

@@ -85,10 +85,10 @@ def run_pool(out: Path, runs: list[PlannedRun], on: list[int | None], live: Live
 
 def start_worker(out: Path, run: PlannedRun, inexact: bool) -> subprocess.Popen[bytes]:
     """A worker on the run, away from this terminal's Ctrl-C; its output goes to a log."""
-    arguments = sweep.worker_command(os.getpid(), sweep.command(out, run, inexact))
+    command = sweep.worker_command(out, run, inexact)
     with open(sweep.log_path(out, run), "wb") as log:
         return subprocess.Popen(
-            arguments, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
 
 

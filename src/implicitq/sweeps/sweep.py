@@ -1,8 +1,10 @@
-"""A sweep: the runs of a plan, their state on disk, and the commands that make them or go on with them."""
+"""A sweep: the runs of a plan, their state on disk, and the processes that make them or go on with them."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import shlex
 import sys
 from collections.abc import Iterable
@@ -60,17 +62,8 @@ def check_folders(out: Path, runs: Iterable[PlannedRun]) -> None:
             raise InputError(f"{folder} holds a run with other settings ({apart}); choose another --out")
 
 
-def command(out: Path, run: PlannedRun, inexact: bool = False) -> list[str]:
-    """Arguments of `implicitq` that start the run, or go on with it."""
-    folder = out / run.folder
-    if not (folder / "config.json").is_file():
-        return train_command(run, folder)
-    words = ["resume", str(folder), *(["--inexact"] if inexact else [])]
-    planned = run.config().steps
-    return words if folders.read_config(folder).steps >= planned else [*words, "--steps", str(planned)]
-
-
 def train_command(run: PlannedRun, folder: Path) -> list[str]:
+    """Arguments of `implicitq` that make the same run by hand."""
     words = ["train", run.algorithm, "--env", run.env, "--seed", str(run.seed), "--out", str(folder)]
     for name, value in run.overrides.items():
         flag = name.replace("_", "-")
@@ -81,8 +74,10 @@ def train_command(run: PlannedRun, folder: Path) -> list[str]:
     return words
 
 
-def worker_command(parent: int, arguments: list[str]) -> list[str]:
-    return [sys.executable, "-m", "implicitq.sweeps.worker", str(parent), *arguments]
+def worker_command(out: Path, run: PlannedRun, inexact: bool) -> list[str]:
+    """A process that makes the run, or goes on with it; it ends soon after this one does."""
+    order = {"folder": str(out / run.folder), "config": to_json(run.config()), "inexact": inexact}
+    return [sys.executable, "-m", "implicitq.sweeps.worker", str(os.getpid()), json.dumps(order)]
 
 
 def log_path(out: Path, run: PlannedRun) -> Path:

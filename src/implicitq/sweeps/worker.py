@@ -1,26 +1,78 @@
-"""One run of a sweep in a process of its own: a command of implicitq that does not outlive who started it.
+"""One run of a sweep in a process of its own, which does not outlive the process that started it.
 
-python -m implicitq.sweeps.worker PARENT_PID train miq --env Pendulum-v1 ...
+python -m implicitq.sweeps.worker PARENT_PID ORDER, where ORDER is the JSON of `sweep.worker_command`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import threading
 import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from implicitq import configs
+from implicitq.configs import Config
+from implicitq.types import InputError
+from implicitq.validation import sentence
+
+if TYPE_CHECKING:
+    from implicitq.agent import Agent
 
 _POLL_SECONDS = 0.5
 
 
 def main() -> None:
-    parent, *arguments = sys.argv[1:]
+    parent, order = sys.argv[1:]
     threading.Thread(target=_follow, args=(int(parent),), daemon=True).start()
+    warnings.showwarning = _show_warning
+    try:
+        code = work(**json.loads(order))
+    except (InputError, OSError) as error:
+        print(f"error: {sentence(error)}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    sys.exit(code)
 
-    from implicitq.commands import main as cli
 
-    sys.exit(cli.run(arguments))
+def work(folder: str, config: dict[str, Any], inexact: bool) -> int:
+    """Make the run, or go on with it, up to its planned end; gives the exit code."""
+    from implicitq.driver import Interrupted
+
+    agent = _agent(Path(folder), configs.from_json(config), inexact)
+    try:
+        agent.learn(progress=True, out=None if agent.directory is not None else folder)
+    except Interrupted as stop:
+        _say(f"stopped at step {stop.step:,}; a checkpoint is saved")
+        return 128 + stop.signal_number
+    finally:
+        agent.close()
+    _say(f"finished at step {agent.step:,}")
+    return 0
+
+
+def _agent(folder: Path, config: Config, inexact: bool) -> Agent:
+    """Untrained, or where its newest checkpoint is, with as many steps ahead as are planned now."""
+    from implicitq.agent import from_config, resume
+
+    if not (folder / "config.json").is_file():
+        agent = from_config(config)
+        _say(f"{config.algorithm} on {config.env}, seed {config.seed}, {config.steps:,} steps in {folder}")
+        return agent
+    agent = resume(folder, inexact=inexact)
+    steps = max(agent.config.steps, config.steps)
+    if agent.step >= steps:
+        agent.close()
+        raise InputError(f"{folder} is at its last step, {agent.step:,}, but its files do not show a finished run")
+    if steps > agent.config.steps:
+        agent.extend(steps)
+    _say(f"resuming {folder} at step {agent.step:,} of {steps:,}")
+    return agent
 
 
 def _follow(parent: int) -> None:
@@ -28,6 +80,14 @@ def _follow(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_POLL_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # the log is read while the run goes on
+
+
+def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
+    print(f"warning: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from implicitq.theory.bounds import policy_gap
 from implicitq.theory.errors import SampledTransitions
 from implicitq.theory.mdp import FiniteMDP, check_count
 from implicitq.theory.schemes import iq_dp, q_learning, speedy_q_learning
+from implicitq.theory.study import Row
 from implicitq.theory.trace import Trace
 
 PREDICTED_ACCURACY_SLOPE = 2.0  # samples ~ (1 / epsilon)^2
@@ -106,6 +107,17 @@ class Complexity:
             for name in self.by_epsilon
         }
 
+    def table(self) -> list[Row]:
+        """The fitted slopes beside those of the upper bounds."""
+        rows = []
+        for name, (accuracy, horizon) in self.slopes().items():
+            for variable, slope, predicted in (
+                ("1/epsilon", accuracy, PREDICTED_ACCURACY_SLOPE),
+                ("1/(1-discount)", horizon, PREDICTED_HORIZON_SLOPE),
+            ):
+                rows.append(Row("ladder", "Samples", f"slope in {variable}, {name}", slope, predicted, "upper bound's"))
+        return rows
+
 
 @dataclass(frozen=True)
 class ComplexityPlan:
@@ -117,6 +129,11 @@ class ComplexityPlan:
     epsilon: float = 0.15  # of the horizon sweep
     iterations: int = 40_000  # at the longest horizon; half as many at short ones
     seeds: int = 20
+
+    @property
+    def parts(self) -> int:
+        """How often `sample_complexity` reports."""
+        return len(SCHEMES) * (1 + len(self.horizons))
 
 
 QUICK_PLAN = ComplexityPlan(epsilons=(0.2, 0.16, 0.13, 0.1), horizons=(3.0, 4.0, 5.5), iterations=3_000, seeds=8)

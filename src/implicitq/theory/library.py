@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import scipy.sparse as sparse
@@ -169,7 +169,7 @@ def as_gymnasium(mdp: FiniteMDP, *, start: int | Any = 0, horizon: int = 200) ->
     return MDPEnvironment(mdp, start, check_count("horizon", horizon, least=1))
 
 
-NAMES = ("garnet", "chain", "grid", "forest", "frozen-lake", "taxi", "cliff-walking")
+Name = Literal["garnet", "chain", "grid", "forest", "frozen-lake", "taxi", "cliff-walking"]
 
 
 def by_name(name: str, *, seed: int = 0) -> FiniteMDP:
@@ -180,7 +180,7 @@ def by_name(name: str, *, seed: int = 0) -> FiniteMDP:
         return {"chain": chain, "grid": grid_world, "forest": forest}[name]()
     families = {"frozen-lake": "FrozenLake", "taxi": "Taxi", "cliff-walking": "CliffWalking"}
     if name not in families:
-        raise ValueError(f"mdp must be one of {', '.join(NAMES)}, got {name!r}.")
+        raise ValueError(f"mdp must be one of {', '.join(get_args(Name))}, got {name!r}.")
     return from_gymnasium(_newest(families[name]), discount=0.95)
 
 

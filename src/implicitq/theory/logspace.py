@@ -37,9 +37,3 @@ def entropy(log_policy: np.ndarray, axis: int = -1) -> np.ndarray:
     """H(pi) = - <pi, ln pi>, with 0 ln 0 = 0."""
     finite = np.where(np.isneginf(log_policy), 0.0, log_policy)
     return -(np.exp(log_policy) * finite).sum(axis=axis)
-
-
-def kl_divergence(log_policy: np.ndarray, log_reference: np.ndarray, axis: int = -1) -> np.ndarray:
-    """KL(pi || mu) = <pi, ln pi - ln mu>, for a reference with full support."""
-    finite = np.where(np.isneginf(log_policy), 0.0, log_policy)
-    return (np.exp(log_policy) * (finite - log_reference)).sum(axis=axis)

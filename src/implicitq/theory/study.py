@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from implicitq.theory.bounds import Equivalence, ErrorBound, policy_gap, theorem_1, theorem_2
 from implicitq.theory.errors import GaussianNoise
-from implicitq.theory.mdp import FiniteMDP
+from implicitq.theory.mdp import FiniteMDP, check_alpha, check_count, check_number, check_temperature
 from implicitq.theory.schemes import advantage_learning, iq_dp, value_iteration
 from implicitq.theory.solve import optimum
 
@@ -27,6 +27,17 @@ class StudyPlan:
     iterations: int = 300
     noise: float = 0.1  # standard deviation of the injected errors, in the unit of rewards
     seeds: int = 10
+
+    def __post_init__(self) -> None:
+        check_alpha(self.alpha)
+        check_temperature(self.temperature)
+        check_count("iterations", self.iterations, least=2)
+        check_number("noise", self.noise, "a finite number >= 0", lambda x: x >= 0)
+        check_count("seeds", self.seeds, least=1)
+
+    def quick(self) -> StudyPlan:
+        """A small version that takes a few seconds."""
+        return replace(self, iterations=min(self.iterations, 60), seeds=min(self.seeds, 4))
 
 
 class Row(NamedTuple):

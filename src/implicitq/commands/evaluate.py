@@ -1,0 +1,48 @@
+"""implicitq evaluate: what a trained policy scores."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from rich.table import Table
+
+from implicitq.commands.display import console, table
+from implicitq.commands.parsing import EpisodeSeed, PolicySource, parse
+from implicitq.configs import Config
+from implicitq.types import Evaluation
+
+
+@dataclass(frozen=True)
+class Options:
+    """Play whole episodes with the deterministic policy of a run, and print their returns."""
+
+    source: PolicySource
+    episodes: int = 10  # Episodes to play.
+    seed: EpisodeSeed = None  # Seed of the episodes.
+    json: bool = False  # Print JSON instead of a table.
+
+
+def run(arguments: list[str]) -> int:
+    options = parse(Options, "evaluate", arguments)
+
+    from implicitq.agent import load
+
+    agent = load(options.source)
+    done = agent.evaluate(options.episodes, seed=options.seed)
+    if options.json:
+        about = {"env": agent.config.env, "algorithm": agent.config.algorithm, "step": done.step}
+        print(json.dumps({**about, "mean": done.mean, "std": done.std, **asdict(done)}))
+    else:
+        console.print(_episodes_table(agent.config, done))
+    return 0
+
+
+def _episodes_table(config: Config, done: Evaluation) -> Table:
+    title = f"{config.algorithm} on {config.env} after {done.step:,} steps"
+    shown = table(title, "episode", "return", "length")
+    for number, (total, length) in enumerate(zip(done.returns, done.lengths, strict=True)):
+        shown.add_row(str(number), f"{total:,.1f}", str(length))
+    shown.add_section()
+    shown.add_row("mean ± std", f"{done.mean:,.1f} ± {done.std:,.1f}", "")
+    return shown

@@ -1,0 +1,34 @@
+"""implicitq random-scores: the zero of normalised scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from implicitq.commands.display import console, table
+from implicitq.commands.parsing import Folder, SuiteName, parse
+from implicitq.sweeps import random_scores
+from implicitq.sweeps.suites import suite_of
+
+
+@dataclass(frozen=True)
+class Options:
+    """Measure uniformly random actions on every task of a suite: the zero of normalised scores.
+
+    A sweep does this by itself; this command measures again.
+    """
+
+    out: Folder  # Folder of the sweep; the scores go to random-scores.json in it.
+    suite: SuiteName = "quick"
+    episodes: int = random_scores.EPISODES  # Whole episodes on every task.
+
+
+def run(arguments: list[str]) -> int:
+    options = parse(Options, "random-scores", arguments)
+    tasks = suite_of(options.suite).tasks
+    known = random_scores.ensure(options.out, tasks, episodes=options.episodes, again=True, tell=console.print)
+    shown = table(f"random policy, {options.episodes} episodes", "task", "mean return", "std", left=("task",))
+    for task in tasks:
+        shown.add_row(task, f"{known[task]['mean']:,.1f}", f"{known[task]['std']:,.1f}")
+    console.print(shown)
+    console.print(f"stored in {options.out / random_scores.FILE}")
+    return 0

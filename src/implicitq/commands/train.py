@@ -1,0 +1,83 @@
+"""implicitq train: a run from its first step to its last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Generic
+
+from rich.table import Table
+
+from implicitq.commands.display import console, table
+from implicitq.commands.parsing import C, Hyperparameters, default, parse_with_config
+from implicitq.configs import describe_preset
+from implicitq.runs.layout import fresh_folder
+from implicitq.types import Evaluation, InputError
+
+if TYPE_CHECKING:
+    from implicitq.agent import Agent
+
+
+@dataclass(frozen=True)
+class Options(Generic[C]):
+    config: Hyperparameters[C]
+    out: Annotated[Path | None, default("a fresh one below runs/", "DIR")] = None  # Folder of the run.
+
+
+def run(arguments: list[str]) -> int:
+    options = parse_with_config(Options, "train", "Train", "Pendulum-v1", arguments)
+    config = options.config
+
+    from implicitq.agent import from_config
+
+    agent = from_config(config)
+    out = options.out or fresh_folder(config)
+    console.print(f"{config.algorithm} on {config.env}, seed {config.seed}, {config.steps:,} steps", style="bold")
+    console.print(f"{describe_preset(config)}\nrun folder: {out}")
+    return learn(agent, out)
+
+
+def learn(agent: Agent, out: Path | None) -> int:
+    """Train to the planned end, and say what came out and what to do next; gives the exit code."""
+    from implicitq.driver import Interrupted
+
+    try:
+        agent.learn(progress=True, out=out)
+    except Interrupted as stop:
+        console.print(f"stopped at step {stop.step:,}; nothing is lost. Go on with: implicitq resume {agent.directory}")
+        return 128 + stop.signal_number
+    except (InputError, OSError):
+        if agent.directory is not None and any((agent.directory / "checkpoints").glob("*.json")):
+            console.print(f"the last checkpoint is kept; go on from it with: implicitq resume {agent.directory}")
+        raise
+    finally:
+        agent.close()
+    _tell_result(agent)
+    return 0
+
+
+def _tell_result(agent: Agent) -> None:
+    from implicitq.runs.folder import read_evaluations
+
+    folder, config = agent.directory, agent.config
+    assert folder is not None
+    evaluations = read_evaluations(folder)
+    console.print(_evaluations_table(evaluations))
+    console.print(
+        f"learning curve: {folder / 'curve.png'}\n\nnext:\n"
+        f"  implicitq evaluate {folder} --episodes 20\n"
+        f"  implicitq video {folder}\n"
+        f"  implicitq resume {folder} --steps {2 * config.steps}\n"
+        f"  implicitq train iq --env HalfCheetah-v5 --steps 100000\n"
+        f"  implicitq train --help"
+    )
+
+
+def _evaluations_table(evaluations: list[Evaluation], most: int = 12) -> Table:
+    """Evaluations spread evenly over the run, the last one always among them."""
+    shown = table("evaluations, deterministic policy", "step", "mean return", "std", "mean length")
+    stride = -(-len(evaluations) // most)
+    for done in evaluations[::-1][::stride][::-1]:
+        length = sum(done.lengths) / len(done.lengths)
+        shown.add_row(f"{done.step:,}", f"{done.mean:,.1f}", f"{done.std:,.1f}", f"{length:,.0f}")
+    return shown

@@ -1,0 +1,32 @@
+"""implicitq video: a trained policy at work, to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from implicitq.commands.display import console
+from implicitq.commands.parsing import EpisodeSeed, PolicySource, beside, default, parse
+
+
+@dataclass(frozen=True)
+class Options:
+    """Film episodes with the deterministic policy of a run."""
+
+    source: PolicySource
+    out: Annotated[Path | None, default("video.gif in DIR or beside FILE", "FILE")] = None  # A .gif or .mp4 file.
+    episodes: int = 1  # Episodes to film.
+    seed: EpisodeSeed = None  # Seed of the episodes.
+
+
+def run(arguments: list[str]) -> int:
+    options = parse(Options, "video", arguments)
+
+    from implicitq.agent import load
+    from implicitq.video import record
+
+    out = options.out or beside(options.source, "video.gif")
+    mean = record(load(options.source), out, episodes=options.episodes, seed=options.seed)
+    console.print(f"{out}: mean return {mean:,.1f} over {options.episodes} episode(s)")
+    return 0
