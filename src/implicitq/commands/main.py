@@ -26,6 +26,7 @@ from implicitq.commands.parsing import (
     parse,
     parse_with_config,
 )
+from implicitq.runs.layout import checkpoint_steps
 from implicitq.types import Evaluation, InputError
 from implicitq.validation import nearest
 
@@ -192,6 +193,12 @@ def report(arguments: list[str]) -> int:
     return run_report(tyro.cli(ReportOptions, prog="implicitq report", args=arguments), _console)
 
 
+def collect(arguments: list[str]) -> int:
+    from implicitq.commands import collect as command
+
+    return command.run(tyro.cli(command.Options, prog="implicitq collect", args=arguments), _console)
+
+
 def random_scores(arguments: list[str]) -> int:
     from implicitq.commands.sweep import RandomScoresOptions, run_random_scores
 
@@ -212,6 +219,7 @@ COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "export": (export, "write a trained policy as an ONNX model: implicitq export DIR [--out FILE]"),
     "sweep": (sweep, "run a study of the paper: implicitq sweep --study NAME --suite NAME --out DIR [--dry-run]"),
     "report": (report, "figures, tables and a page from run folders: implicitq report DIR"),
+    "collect": (collect, "run folders into a few small files to keep: implicitq collect DIR OUT [--suite NAME]"),
     "random-scores": (random_scores, "measure the random policy, the zero of scores: implicitq random-scores DIR"),
     "theory": (theory, "run the paper's theorems on finite MDPs: implicitq theory [--mdp NAME ...] [--quick]"),
     "bench": (bench, "measure training speed: implicitq bench [ALGO] [--env ID] [--any-hyperparameter VALUE]"),
@@ -229,7 +237,7 @@ def _learn(agent, out: Path | None) -> int:
         )
         return 128 + stop.signal_number
     except (InputError, OSError):
-        if agent.directory is not None and any((agent.directory / "checkpoints").glob("*.json")):
+        if agent.directory is not None and checkpoint_steps(agent.directory):
             _console.print(f"the last checkpoint is kept; go on from it with: implicitq resume {agent.directory}")
         raise
     finally:
@@ -240,14 +248,14 @@ def _learn(agent, out: Path | None) -> int:
 
 def _report(agent) -> None:
     from implicitq.runs.curve import learning_curve
-    from implicitq.runs.folder import read_evaluations
+    from implicitq.runs.layout import CURVE, read_evaluations
 
     folder, config = agent.directory, agent.config
     evaluations = read_evaluations(folder)
-    learning_curve(folder / "curve.png", f"{config.algorithm} on {config.env}, seed {config.seed}", evaluations)
+    learning_curve(folder / CURVE, f"{config.algorithm} on {config.env}, seed {config.seed}", evaluations)
     _console.print(_result_table(evaluations))
     _console.print(
-        f"learning curve: {folder / 'curve.png'}\n\nnext:\n"
+        f"learning curve: {folder / CURVE}\n\nnext:\n"
         f"  implicitq evaluate {folder} --episodes 20\n"
         f"  implicitq video {folder}\n"
         f"  implicitq resume {folder} --steps {2 * config.steps}\n"

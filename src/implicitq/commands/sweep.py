@@ -28,7 +28,8 @@ SuiteName = Annotated[str, tyro.conf.arg(help=f"{_SUITE}; or the path of a .toml
 class SweepOptions:
     """Run a study of the paper, every run in a folder of its own below --out.
 
-    Ctrl-C stops with a checkpoint of every run; the same command goes on. Finished runs are never repeated.
+    Ctrl-C stops with a checkpoint of every run; the same command goes on. Finished runs are never repeated, also
+    those that only a study table in --out holds.
     Afterwards: implicitq report OUT.
     """
 
@@ -60,13 +61,13 @@ class RandomScoresOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Turn run folders into figures, tables and one page: DIR/report/index.html.
+    """Turn runs into figures, tables and one page: DIR/report/index.html.
 
-    Takes the folder of one or several sweeps, or any folder with runs below it. Needs finished SAC runs on a task for
-    normalised scores there; returns are shown in any case.
+    Takes the folder of one or several sweeps, or any folder with run folders or study tables below it. Needs finished
+    SAC runs on a task for normalised scores there; returns are shown in any case.
     """
 
-    directory: tyro.conf.Positional[Path]  # Folder with runs below it.
+    directory: tyro.conf.Positional[Path]  # Folder with runs below it, or with a study table.
     steps: int | None = None  # Compare at this number of steps instead of the end.
     version_set: int | None = None  # Which of several versions to report; runs of different ones are never mixed.
 
@@ -77,7 +78,8 @@ def run_sweep(options: SweepOptions, arguments: list[str], console: Console) -> 
     for text in plan.left_out:
         console.print(f"left out: {text}", markup=False)
     sweep.check_folders(options.out, plan.runs)
-    todo = [run for run in plan.runs if not sweep.is_finished(options.out, run)]
+    kept = sweep.finished_in_table(options.out, plan.runs)
+    todo = [run for run in plan.runs if run.folder not in kept and not sweep.is_finished(options.out, run)]
     if options.dry_run:
         _tell_plan(options, plan, todo, console)
         return 0
@@ -86,7 +88,7 @@ def run_sweep(options: SweepOptions, arguments: list[str], console: Console) -> 
     on = cores(options.workers)
     if options.on == "ray":
         cluster.connect(options.address)
-    sweep.save_plan(options.out, plan, arguments)
+    sweep.save_plan(options.out, plan, arguments, kept)
     if options.random_scores:
         random_scores.ensure(options.out, plan.tasks, tell=console.print)
     with Live(console, len(plan.runs), done) as live:
