@@ -29,7 +29,7 @@ class Variant:
     @property
     def label(self) -> str:
         """What tables and legends call it."""
-        words = " ".join([self.algorithm, *(f"{name}={_number(value)}" for name, value in self.values.items())])
+        words = " ".join([self.algorithm, *(f"{name}={_word(value)}" for name, value in self.values.items())])
         return words + UNIQUE if self.parameters == "unique" else words
 
 
@@ -225,5 +225,7 @@ def _fields(config: type[Config]) -> set[str]:
     return {field.name for field in dataclasses.fields(config)}
 
 
-def _number(value: Any) -> str:
+def _word(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return "-".join(map(_word, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
