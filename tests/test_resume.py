@@ -19,7 +19,7 @@ import implicitq
 from implicitq import InputError
 from implicitq.commands import main as cli
 from implicitq.runs import atomic_files as files
-from implicitq.runs.folder import read_config
+from implicitq.runs.layout import read_config
 from implicitq.train import Trainer
 
 HARD = {

@@ -19,3 +19,4 @@ out=$1 sbx_python=$2 here=$(cd "$(dirname "$0")" && pwd)
 ) &
 taskset -c 1 "$sbx_python" "$here/run_sbx.py" "$out" &
 wait
+implicitq random-scores "$out" --suite "$here/suite.toml"

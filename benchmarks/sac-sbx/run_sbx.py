@@ -1,4 +1,4 @@
-"""SBX's SAC on HalfCheetah-v5 for 100,000 steps, one folder per seed with the files of an implicitq run.
+"""SBX's SAC on HalfCheetah-v5 for 100,000 steps, one folder per seed with the files that `implicitq collect` takes.
 
 Usage: taskset -c 0 python run_sbx.py DIR [--seeds 0 1 2]   (in an environment with sbx-rl and gymnasium[mujoco])
 Sizes 256-256, learning starts at 5,000 steps, all else as SBX has it. Finished seeds are skipped.
@@ -40,6 +40,7 @@ class Evaluation(BaseCallback):
         self.folder, self.env = folder, Monitor(gym.make(ENV))
         self.env.reset(seed=10_000 + seed)
         self.start, self.paused = time.monotonic(), 0.0
+        self.start_cpu = time.process_time()  # seeds run in one process
         columns = ["step", "mean_return", "std_return", "mean_length"]
         columns += [f"return_{i}" for i in range(EPISODES)] + [f"length_{i}" for i in range(EPISODES)]
         self._write("evaluations.csv", columns, "w")
@@ -49,7 +50,7 @@ class Evaluation(BaseCallback):
         if self.num_timesteps % EVAL_EVERY == 0:
             begun = time.monotonic()
             seconds = round(begun - self.start - self.paused, 3)
-            self._write("timing.csv", [self.num_timesteps, seconds, round(time.process_time(), 3)])
+            self._write("timing.csv", [self.num_timesteps, seconds, round(time.process_time() - self.start_cpu, 3)])
             returns, lengths = evaluate_policy(
                 self.model, self.env, n_eval_episodes=EPISODES, deterministic=True, return_episode_rewards=True
             )
@@ -69,7 +70,7 @@ def run(folder: Path, seed: int) -> None:
     versions = {"python": platform.python_version(), "threads": len(os.sched_getaffinity(0))}
     versions |= {package: importlib.metadata.version(package) for package in PACKAGES}
     (folder / "versions.json").write_text(json.dumps(versions, indent=2) + "\n")
-    config = {"algorithm": "sbx-sac", "env": ENV, "steps": STEPS, "seed": seed, **SETTINGS}
+    config = {"algorithm": "sbx-sac", "env": ENV, "steps": STEPS, "seed": seed, "eval_every": EVAL_EVERY, **SETTINGS}
     model = SAC("MlpPolicy", ENV, seed=seed, **SETTINGS)
     model.learn(STEPS, callback=Evaluation(folder, seed))
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")  # last: it marks the seed as done

@@ -12,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from implicitq import configs
 from implicitq.reports import figures, statistics
 from implicitq.reports.scores import align, score_study
-from implicitq.runs.layout import FoundRun, read_evaluations, read_seconds
+from implicitq.runs.layout import FoundRun, read_curve, read_seconds
 from implicitq.sweeps.studies import STUDIES
 from implicitq.types import InputError
 
@@ -172,7 +172,7 @@ def test_clocks_are_read_at_the_evaluations_or_not_at_all(tmp_path, content, sec
     path = tmp_path / "timing.csv"
     if content is not None:
         path.write_text(content)
-    np.testing.assert_array_equal(read_seconds(path, np.array([10, 20])), seconds)
+    np.testing.assert_array_equal(read_seconds(tmp_path, np.array([10, 20])), seconds)
 
 
 @pytest.mark.parametrize(
@@ -182,20 +182,20 @@ def test_clocks_are_read_at_the_evaluations_or_not_at_all(tmp_path, content, sec
         ("step,mean_return,std_return\n10,1.0,0.1\n20,x,0.1\n", "not of numbers"),
         ("step,mean_return,std_return\n10,1.0,0.1\n20,1.0\n", "not whole"),
         ("step,mean_return,std_return\n10,1.0,0.1\n10,1.0,0.1\n", "do not ascend"),
-        ("step,mean_return,std_return\n10,nan,0.1\n", "not whole"),
+        ("step,mean_return,std_return\n10,nan,0.1\n", "not finite"),
     ],
 )
 def test_broken_evaluations_are_refused(tmp_path, content, message):
     path = tmp_path / "evaluations.csv"
     path.write_text(content)
     with pytest.raises(InputError, match=message):
-        read_evaluations(path)
+        read_curve(tmp_path)
 
 
 def test_a_half_written_last_row_is_left_out_and_said_so(tmp_path):
     path = tmp_path / "evaluations.csv"
     path.write_text("step,mean_return,std_return\n10,1.5,0.1\n20,2.")
-    steps, means, cut = read_evaluations(path)
+    steps, means, cut = read_curve(tmp_path)
     assert (steps.tolist(), means.tolist(), cut) == ([10], [1.5], True)
     run = dataclasses.replace(found("iq", 0, steps, means), cut=cut)
     notes: list[str] = []

@@ -11,7 +11,8 @@ import pytest
 
 import implicitq
 from implicitq import InputError
-from implicitq.runs.folder import RunFolder, read_config, read_evaluations, versions
+from implicitq.runs.folder import RunFolder, versions
+from implicitq.runs.layout import read_config, read_evaluations
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ COMMANDS = {
     "export": "write a trained policy as an ONNX model: implicitq export DIR [--out FILE]",
     "sweep": "run a study of the paper: implicitq sweep --study NAME --suite NAME --out DIR [--dry-run]",
     "report": "figures, tables and a page from run folders: implicitq report DIR",
+    "collect": "keep runs as a few small files: implicitq collect DIR OUT [--suite NAME]",
     "random-scores": "measure the random policy, the zero of scores: implicitq random-scores DIR",
     "theory": "run the paper's theorems on finite MDPs: implicitq theory [--mdp NAME ...] [--quick]",
     "bench": "measure training speed: implicitq bench [ALGO] [--env ID] [--any-hyperparameter VALUE]",

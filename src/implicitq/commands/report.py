@@ -13,11 +13,11 @@ from implicitq.commands.parsing import Folder, default, parse
 class Options:
     """Turn run folders into figures, tables and one page: DIR/report/index.html.
 
-    Takes the folder of one or several sweeps, or any folder with runs below it. Normalised scores need finished runs
-    of SAC on the same task; returns are shown in any case.
+    Takes the folder of one or several sweeps, or any folder with run folders or study tables below it. Normalised
+    scores need finished runs of SAC on the same task; returns are shown in any case.
     """
 
-    directory: Folder  # Folder with runs below it.
+    directory: Folder  # Folder with runs below it, or with a study table.
     steps: Annotated[int | None, default("the end of the runs", "INT")] = None  # Compare at this number of steps.
     version_set: Annotated[int | None, default("the only one", "INT")] = None
     """Which of several sets of package versions to report; runs of different sets are never mixed."""

@@ -26,7 +26,8 @@ StudyName = Annotated[str, tyro.conf.arg(help=f"{_STUDIES}.")]
 class Options:
     """Run a study of the paper, every run in a folder of its own below --out.
 
-    Ctrl-C stops with a checkpoint of every run; the same command goes on. Finished runs are never repeated.
+    Ctrl-C stops with a checkpoint of every run; the same command goes on. Finished runs are never repeated, also
+    those that only a study table in --out holds.
     Afterwards: implicitq report OUT.
     """
 
@@ -54,7 +55,8 @@ def run(arguments: list[str]) -> int:
     for text in plan.left_out:
         console.print(f"left out: {text}")
     sweep.check_folders(options.out, plan.runs)
-    todo = [planned for planned in plan.runs if not sweep.is_finished(options.out, planned)]
+    kept = sweep.finished_in_table(options.out, plan.runs)
+    todo = [each for each in plan.runs if each.folder not in kept and not sweep.is_finished(options.out, each)]
     if options.dry_run:
         _tell_plan(options, plan, todo)
         return 0
@@ -63,7 +65,7 @@ def run(arguments: list[str]) -> int:
     on = cores(options.workers)
     if options.on == "ray":
         cluster.connect(options.address)
-    sweep.save_plan(options.out, plan, arguments)
+    sweep.save_plan(options.out, plan, arguments, kept)
     if options.random_scores:
         random_scores.ensure(options.out, plan.tasks, tell=console.print)
     with Live(console, len(plan.runs), done) as live:

@@ -11,7 +11,7 @@ from rich.table import Table
 from implicitq.commands.display import console, table
 from implicitq.commands.parsing import C, Hyperparameters, default, parse_with_config
 from implicitq.configs import describe_preset
-from implicitq.runs.layout import fresh_folder
+from implicitq.runs.layout import CURVE, checkpoint_steps, fresh_folder, read_evaluations
 from implicitq.types import Evaluation, InputError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def learn(agent: Agent, out: Path | None) -> int:
         console.print(f"stopped at step {stop.step:,}; nothing is lost. Go on with: implicitq resume {agent.directory}")
         return 128 + stop.signal_number
     except (InputError, OSError):
-        if agent.directory is not None and any((agent.directory / "checkpoints").glob("*.json")):
+        if agent.directory is not None and checkpoint_steps(agent.directory):
             console.print(f"the last checkpoint is kept; go on from it with: implicitq resume {agent.directory}")
         raise
     finally:
@@ -57,14 +57,12 @@ def learn(agent: Agent, out: Path | None) -> int:
 
 
 def _tell_result(agent: Agent) -> None:
-    from implicitq.runs.folder import read_evaluations
-
     folder, config = agent.directory, agent.config
     assert folder is not None
     evaluations = read_evaluations(folder)
     console.print(_evaluations_table(evaluations))
     console.print(
-        f"learning curve: {folder / 'curve.png'}\n\nnext:\n"
+        f"learning curve: {folder / CURVE}\n\nnext:\n"
         f"  implicitq evaluate {folder} --episodes 20\n"
         f"  implicitq video {folder}\n"
         f"  implicitq resume {folder} --steps {2 * config.steps}\n"

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from implicitq import configs
-from implicitq.runs.layout import Broken, FoundRun, find_runs
+from implicitq.configs import Config
+from implicitq.runs.finding import Broken, find_runs
+from implicitq.runs.layout import FoundRun, slug
+from implicitq.runs.settings import ForeignConfig, identity
 from implicitq.sweeps import random_scores
-from implicitq.sweeps.studies import PlannedRun, Variant
-from implicitq.sweeps.sweep import read_plans
+from implicitq.sweeps.collecting import longer
+from implicitq.sweeps.studies import PlannedRun, label_of
+from implicitq.sweeps.sweep import common_settings, read_plans
 from implicitq.types import InputError
 
+Random = Mapping[str, Mapping[str, Any]]  # task -> scores of the random policy
+
 _OF_THE_MACHINE = ("processor", "system", "threads", "python")  # these may differ between runs of one report
-_OF_THE_SWEEP = {"algorithm", "env", "seed", "preset", "steps"}
-_SCALE = {"steps", "eval_every", "eval_episodes", "checkpoint_every", "log_every", "vectorization"}
+_OF_THE_SWEEP = {"algorithm", "env", "seed", "preset"}
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class Section:
     planned: int
     missing: tuple[str, ...]  # planned runs without a folder, or unfinished, with how far they are
     left_out: tuple[str, ...]
+    random: Random
 
 
 @dataclass(frozen=True)
@@ -39,104 +45,131 @@ class Gathered:
     runs: tuple[FoundRun, ...]
     broken: tuple[Broken, ...]
     versions: Mapping[str, Any] | None
+    foreign_versions: Mapping[str, Mapping[str, Any]]  # of runs that other libraries made, by algorithm
     machines: tuple[str, ...]
     sections: tuple[Section, ...]
-    random: Mapping[str, Mapping[str, Any]]
+    random: Random
     notes: tuple[str, ...]
 
 
 def gather(root: Path, version_set: int | None = None) -> Gathered:
     """Read all runs below `root`; runs of several versions are refused unless one set of them is chosen."""
-    runs, broken = find_runs(root)
-    if not runs:
-        detail = f"; {len(broken)} folder(s) are broken, such as {broken[0].name}: {broken[0].reason}" if broken else ""
+    found = find_runs(root)
+    if not found.runs:
+        broken = [f"{each.name}: {each.reason}" for each in found.broken]
+        detail = f"; {len(broken)} folder(s) are broken, such as {broken[0]}" if broken else ""
         raise InputError(f"{root} holds no run with an evaluation{detail}")
-    sets = _by_versions(runs)
-    notes = []
-    if version_set is not None and not 1 <= version_set <= len(sets):
-        raise InputError(f"version_set must be from 1 to {len(sets)}, got {version_set}")
-    if len(sets) > 1:
-        listed = "; ".join(f"{number}: {_tell(key, sets)}" for number, key in enumerate(sets, 1))
-        if version_set is None:
-            raise InputError(
-                f"{root} mixes runs of several versions, which must not be compared; "
-                f"choose one with --version-set N ({listed})"
-            )
-        notes.append(f"Of several versions in this folder only set {version_set} is reported ({listed}).")
-    chosen = list(sets.values())[(version_set or 1) - 1]
-    versions = chosen[0].versions
-    random, problems = _random(root, versions)
-    machines = {f"{(r.versions or {}).get('processor')}, {(r.versions or {}).get('threads')} thread(s)" for r in chosen}
+    chosen, notes = _choose(root, found.runs, version_set)
+    ours = [run for run in chosen if isinstance(run.config, Config)]
+    versions = (ours or chosen)[0].versions
+    machines = {f"{(r.versions or {}).get('processor')}, {(r.versions or {}).get('threads')} thread(s)" for r in ours}
+    runs: list[FoundRun] = []
+    sections: list[Section] = []
+    random: dict[str, Mapping[str, Any]] = {}
+    for home, at_home in _by_home(root, found.tables, chosen).items():
+        once, doubts = _once(at_home)
+        measured, problems = _random(dict.fromkeys((root, home)), versions)
+        sections += _sections(root, home, once, measured)
+        runs += once
+        random |= measured
+        notes += [*problems, *doubts]
     return Gathered(
         root,
-        tuple(chosen),
-        tuple(broken),
+        tuple(runs),
+        found.broken,
         versions,
+        {r.config.algorithm: r.versions for r in runs if isinstance(r.config, ForeignConfig) and r.versions},
         tuple(sorted(machines)) if versions else (),
-        tuple(_sections(root, chosen)),
+        tuple(sections),
         random,
-        (*notes, *problems),
+        tuple(dict.fromkeys(notes)),
     )
 
 
-def label_of(run: FoundRun) -> str:
-    """What sets a run apart from the defaults of its algorithm on its task."""
-    apart = {name: value for name, value in overrides_of(run).items() if name not in _SCALE}
-    return Variant(run.config.algorithm, apart).label
-
-
-def overrides_of(run: FoundRun) -> dict[str, Any]:
-    config = run.config
+def as_planned(config: Config) -> PlannedRun:
+    """The plan that makes such a run again."""
     default = configs.resolve(config.algorithm, config.env, config.preset)
-    names = [field.name for field in dataclasses.fields(config)]
-    return {
-        name: getattr(config, name)
-        for name in names
-        if (name == "steps" or name not in _OF_THE_SWEEP) and getattr(config, name) != getattr(default, name)
-    }
+    preset = {} if config.preset == "paper" else {"preset": config.preset}
+    names = [field.name for field in dataclasses.fields(config) if field.name not in _OF_THE_SWEEP]
+    apart = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(default, name)}
+    return PlannedRun(config.algorithm, config.env, config.seed, "", {**preset, **apart})
 
 
-def as_planned(run: FoundRun) -> PlannedRun:
-    """The plan that makes this run again."""
-    preset = {} if run.config.preset == "paper" else {"preset": run.config.preset}
-    overrides = {**preset, **overrides_of(run)}
-    return PlannedRun(run.config.algorithm, run.config.env, run.config.seed, run.name, overrides)
-
-
-def _sections(root: Path, runs: Sequence[FoundRun]) -> list[Section]:
-    by_name = {run.name: run for run in runs}
-    used: set[str] = set()
-    sections = []
-    for plan in read_plans(root):
-        lines = {
-            label: [by_name[folder] for folder in folders if folder in by_name]
-            for label, folders in plan["lines"].items()
-        }
-        used |= {folder for folders in plan["lines"].values() for folder in folders}
-        missing = [_missing(entry["folder"], by_name.get(entry["folder"])) for entry in plan["runs"]]
-        sections.append(
-            Section(
-                f"{plan['study']}-{plan['suite']}",
-                f"Study {plan['study']} on suite {plan['suite']}",
-                plan["command"],
-                {label: found for label, found in lines.items() if found},
-                len(plan["runs"]),
-                tuple(filter(None, missing)),
-                tuple(plan["left_out"]),
-            )
+def _choose(root: Path, runs: Sequence[FoundRun], version_set: int | None) -> tuple[list[FoundRun], list[str]]:
+    """The runs of one set of versions, and what is to be said about it."""
+    sets = _by_versions(runs)
+    if version_set is not None and not 1 <= version_set <= len(sets):
+        raise InputError(f"version_set must be from 1 to {len(sets)}, got {version_set}")
+    chosen = list(sets.values())[(version_set or 1) - 1]
+    if len(sets) == 1:
+        return chosen, []
+    listed = "; ".join(f"{number}: {_tell(key, sets)}" for number, key in enumerate(sets, 1))
+    if version_set is None:
+        raise InputError(
+            f"{root} mixes runs of several versions, which must not be compared; "
+            f"choose one with --version-set N ({listed})"
         )
-    others = [run for run in runs if run.name not in used]
-    if others:
-        sections.append(_unplanned(others, "Other runs" if sections else "All runs"))
+    return chosen, [f"Of several versions in this folder only set {version_set} is reported ({listed})."]
+
+
+def _by_home(root: Path, tables: Sequence[Path], runs: Sequence[FoundRun]) -> dict[Path, list[FoundRun]]:
+    """Runs by the folder whose plans and random-policy scores are theirs: the nearest one with a table, or the root."""
+    homes: dict[Path, list[FoundRun]] = {root: [], **{table: [] for table in tables}}
+    for run in runs:
+        home = next((each for each in (run.folder, *run.folder.parents) if each in homes), root)
+        homes[home].append(run)
+    return {home: found for home, found in homes.items() if found}
+
+
+def _once(runs: Sequence[FoundRun]) -> tuple[list[FoundRun], list[str]]:
+    """Every run once, as far as it went: one may be in a table and have its folder still."""
+    found: dict[str, FoundRun] = {}
+    doubts = []
+    for run in runs:
+        mark = identity(run.config)
+        try:
+            found[mark] = longer(found[mark], run) if mark in found else run
+        except InputError as error:
+            doubts.append(f"{error}; the first of the two counts.")
+    return list(found.values()), doubts
+
+
+def _sections(root: Path, home: Path, runs: Sequence[FoundRun], random: Random) -> list[Section]:
+    """What was planned in a folder, and all its other runs."""
+    where = "" if home == root else home.relative_to(root).as_posix()
+    by_name = {Path(run.name).relative_to(where).as_posix(): run for run in runs}
+    plans = read_plans(home)
+    sections = [_planned(plan, by_name, random) for plan in plans]
+    planned = {name for plan in plans for line in plan["lines"].values() for name in line}
+    others = {name: run for name, run in by_name.items() if name not in planned}
+    sections.append(_others("Other runs" if plans else "All runs", others, plans, random))
+    if where:
+        sections = [replace(s, name=f"{slug(where)}-{s.name}", title=f"{where}: {s.title}") for s in sections]
     return [section for section in sections if section.lines]
 
 
-def _unplanned(runs: Sequence[FoundRun], title: str) -> Section:
-    grouped: dict[str, list[FoundRun]] = {}
-    for run in runs:
-        grouped.setdefault(label_of(run), []).append(run)
-    missing = [_missing(run.name, run) for run in runs]
-    return Section("runs", title, None, dict(sorted(grouped.items())), len(runs), tuple(filter(None, missing)), ())
+def _planned(plan: Mapping[str, Any], by_name: Mapping[str, FoundRun], random: Random) -> Section:
+    names = dict.fromkeys(name for line in plan["lines"].values() for name in line)
+    lines = {label: [by_name[name] for name in line if name in by_name] for label, line in plan["lines"].items()}
+    return Section(
+        f"{plan['study']}-{plan['suite']}",
+        f"Study {plan['study']} on suite {plan['suite']}",
+        plan["command"],
+        {label: found for label, found in lines.items() if found},
+        len(names),
+        tuple(filter(None, (_missing(name, by_name.get(name)) for name in names))),
+        tuple(plan["left_out"]),
+        random,
+    )
+
+
+def _others(title: str, by_name: Mapping[str, FoundRun], plans: Sequence[Mapping], random: Random) -> Section:
+    lines: dict[str, list[FoundRun]] = {}
+    for name, run in by_name.items():
+        label = run.label or label_of(run.config, common_settings(plans, name, run.config.env))
+        lines.setdefault(label, []).append(run)
+    missing = tuple(filter(None, (_missing(name, run) for name, run in by_name.items())))
+    return Section("runs", title, None, dict(sorted(lines.items())), len(by_name), missing, (), random)
 
 
 def _missing(folder: str, run: FoundRun | None) -> str:
@@ -146,11 +179,17 @@ def _missing(folder: str, run: FoundRun | None) -> str:
 
 
 def _by_versions(runs: Sequence[FoundRun]) -> dict[tuple, list[FoundRun]]:
+    """Runs that may be compared; those of other libraries need the same environments only."""
     sets: dict[tuple, list[FoundRun]] = {}
-    for run in runs:
-        known = run.versions or {}
-        key = tuple(sorted((k, str(v)) for k, v in known.items() if k not in _OF_THE_MACHINE))
-        sets.setdefault(key, []).append(run)
+    for run in sorted(runs, key=lambda run: isinstance(run.config, ForeignConfig)):
+        known = {name: str(version) for name, version in (run.versions or {}).items() if name not in _OF_THE_MACHINE}
+        own = tuple(sorted(known.items()))
+        keys = [own]
+        if isinstance(run.config, ForeignConfig):
+            tasks = {(name, version) for name, version in own if name in random_scores.PACKAGES}
+            keys = [key for key in sets if tasks <= set(key)] or keys
+        for key in keys:
+            sets.setdefault(key, []).append(run)
     return sets
 
 
@@ -161,10 +200,12 @@ def _tell(key: tuple, sets: Mapping[tuple, Sequence[FoundRun]]) -> str:
     return f"{len(sets[key])} run(s) with {apart or 'no versions recorded'}"
 
 
-def _random(root: Path, versions: Mapping[str, Any] | None) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
-    """Random-policy scores that fit the versions of the runs."""
+def _random(
+    folders: Iterable[Path], versions: Mapping[str, Any] | None
+) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
+    """Random-policy scores that fit the versions of the runs; the last folder that has some wins."""
     good, problems = {}, []
-    for task, entry in random_scores.read(root).items():
+    for task, entry in {task: entry for each in folders for task, entry in random_scores.read(each).items()}.items():
         apart = [
             f"{name} {entry['versions'].get(name)}, the runs with {version}"
             for name, version in (versions or {}).items()

@@ -13,14 +13,15 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from implicitq.configs import to_json
+from implicitq.configs import Config
 from implicitq.reports import figures, page, statistics, tables
 from implicitq.reports.reading import Gathered, Section, as_planned, gather
 from implicitq.reports.scores import StudyScores, TaskScores, score_study
 from implicitq.reports.tables import DataTable
 from implicitq.runs.atomic_files import write_atomically
-from implicitq.runs.layout import REPORT
-from implicitq.sweeps.studies import slug
+from implicitq.runs.finding import REPORT
+from implicitq.runs.layout import slug
+from implicitq.runs.settings import to_file
 from implicitq.sweeps.sweep import train_command
 from implicitq.types import Array, InputError
 
@@ -60,7 +61,7 @@ def write_report(root: Path, version_set: int | None = None, steps: int | None =
     parts: list[str] = [*_about(found)]
     with mpl.rc_context(figures.STYLE):
         for section in found.sections:
-            scores = score_study(section.title, section.lines, found.random, steps)
+            scores = score_study(section.title, section.lines, section.random, steps)
             parts += _section(out, section, scores)
     parts += _circumstances(found)
     finished = sum(run.finished for run in found.runs)
@@ -162,6 +163,9 @@ def _circumstances(found: Gathered) -> Iterator[str]:
         kept = [(k, str(v)) for k, v in versions.items() if k not in ("processor", "threads")]
         yield tables.html_table("Versions", ("package", "version"), kept)
         yield page.listing(f"Machines: {len(found.machines)}", found.machines)
+    for algorithm, theirs in found.foreign_versions.items():
+        rows = [(name, str(version)) for name, version in theirs.items()]
+        yield tables.html_table(f"Versions of {algorithm}", ("package", "version"), rows)
     if found.random:
         rows = [(t, f"{e['mean']:,.1f}", f"{e['std']:,.1f}", str(e["episodes"])) for t, e in found.random.items()]
         yield tables.html_table("Random policy", ("task", "mean return", "std over episodes", "episodes"), rows)
@@ -171,12 +175,13 @@ def _circumstances(found: Gathered) -> Iterator[str]:
             for run in runs:
                 first.setdefault((label, run.config.env), run)
     lines = [
-        f"implicitq {shlex.join(train_command(as_planned(run), Path(run.name)))}  # {label}"
+        f"implicitq {shlex.join(train_command(as_planned(run.config), Path(run.name)))}  # {label}"
         for (label, _), run in first.items()
+        if isinstance(run.config, Config)
     ]
     yield page.commands("One run of every line and task, as a command", lines)
     for (label, task), run in first.items():
-        text = html.escape(json.dumps(to_json(run.config), indent=1))
+        text = html.escape(json.dumps(to_file(run.config), indent=1))
         yield f"<details><summary>Config: {html.escape(f'{label} on {task}')}</summary><pre>{text}</pre></details>"
 
 

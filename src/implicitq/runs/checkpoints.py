@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from implicitq.runs.atomic_files import digest_of, read_arrays, read_json, write_arrays, write_json
+from implicitq.runs.layout import CHECKPOINTS, REPLAY, checkpoint_steps
 from implicitq.train import Trainer
 from implicitq.types import InputError
 
@@ -33,14 +34,13 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps with a checkpoint, oldest first."""
-        found = (self._directory / "checkpoints").glob("*.json")
-        return sorted(int(path.stem) for path in found if path.stem.isdecimal())
+        return checkpoint_steps(self._directory)
 
     def save(self, trainer: Trainer) -> None:
         arrays, data = trainer.state()
         segments = self._new_segments(trainer)
         stem = f"{trainer.step:09d}"
-        digest = write_arrays(self._path(f"checkpoints/{stem}.safetensors"), arrays, {"format": FORMAT})
+        digest = write_arrays(self._path(f"{CHECKPOINTS}/{stem}.safetensors"), arrays, {"format": FORMAT})
         manifest = {
             "format": FORMAT,
             "arrays": digest,
@@ -48,20 +48,20 @@ class Checkpoints:
             "logs": {name: self._log_mark(name) for name in self._logs},
             "trainer": data,
         }
-        write_json(self._path(f"checkpoints/{stem}.json"), {**manifest, "sha256": digest_of(manifest)})
+        write_json(self._path(f"{CHECKPOINTS}/{stem}.json"), {**manifest, "sha256": digest_of(manifest)})
         self._segments = segments
         self.prune()
 
     def restore(self, trainer: Trainer, step: int) -> None:
         """Bring the trainer to the checkpoint at `step` and cut the logs back to it; InputError if it is no good."""
         manifest = self._manifest(step)
-        arrays, _ = read_arrays(self._path(f"checkpoints/{step:09d}.safetensors"), manifest["arrays"])
+        arrays, _ = read_arrays(self._path(f"{CHECKPOINTS}/{step:09d}.safetensors"), manifest["arrays"])
         for name, mark in manifest["logs"].items():
             if self._log_mark(name, mark["size"]) != mark:
                 raise InputError(f"{self._path(name)} is not as it was at step {step}")
         trainer.replay.clear()  # of rows from a checkpoint that turned out to be damaged half-way
         for segment in manifest["segments"]:
-            rows, _ = read_arrays(self._path(f"replay/{segment['file']}"), segment["sha256"])
+            rows, _ = read_arrays(self._path(f"{REPLAY}/{segment['file']}"), segment["sha256"])
             trainer.replay.restore_rows(rows, np.array(segment["first"]), np.array(segment["until"]))
         trainer.restore(arrays, manifest["trainer"])
         self._segments = manifest["segments"]
@@ -71,11 +71,11 @@ class Checkpoints:
 
     def reject(self, step: int) -> None:
         """Set a checkpoint aside, so that it is not tried again."""
-        for path in (self._directory / "checkpoints").glob(f"{step:09d}.*"):
+        for path in (self._directory / CHECKPOINTS).glob(f"{step:09d}.*"):
             path.rename(path.with_name(path.name + ".rejected"))
 
     def _manifest(self, step: int) -> dict[str, Any]:
-        path = self._path(f"checkpoints/{step:09d}.json")
+        path = self._path(f"{CHECKPOINTS}/{step:09d}.json")
         manifest = read_json(path)
         if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
             raise InputError(f"{path} is not a checkpoint")
@@ -96,7 +96,7 @@ class Checkpoints:
         while np.any(first < written):
             until = np.minimum(first + chunk, written)
             name = f"{trainer.step:09d}-{len(segments):04d}.safetensors"
-            digest = write_arrays(self._path(f"replay/{name}"), replay.rows(first, until), {"format": FORMAT})
+            digest = write_arrays(self._path(f"{REPLAY}/{name}"), replay.rows(first, until), {"format": FORMAT})
             segments.append({"file": name, "sha256": digest, "first": first.tolist(), "until": until.tolist()})
             first = until
         return segments
@@ -105,7 +105,7 @@ class Checkpoints:
         """Drop checkpoints but the newest ones, and segments that none of these needs."""
         steps = self.steps()
         kept = {f"{step:09d}" for step in steps[-_KEEP:]}
-        for path in (self._directory / "checkpoints").glob("?????????.*"):  # also what a sudden death left half done
+        for path in (self._directory / CHECKPOINTS).glob("?????????.*"):  # also what a sudden death left half done
             if path.name.split(".")[0] not in kept and path.suffix != ".rejected":
                 path.unlink()
         needed = {segment["file"] for segment in self._segments}
@@ -114,7 +114,7 @@ class Checkpoints:
                 needed |= {segment["file"] for segment in self._manifest(step)["segments"]}
             except InputError:
                 continue
-        for path in (self._directory / "replay").glob("*.safetensors"):
+        for path in (self._directory / REPLAY).glob("*.safetensors"):
             if path.name not in needed:
                 path.unlink()
 

@@ -20,15 +20,14 @@ import numpy as np
 from implicitq import configs
 from implicitq.configs import Config
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Stopped
-from implicitq.runs import policy_file
+from implicitq.runs import layout, policy_file
 from implicitq.runs.atomic_files import read_json, write_atomically, write_json
 from implicitq.runs.checkpoints import Checkpoints
+from implicitq.runs.layout import CONFIG, CURVE, EVALUATIONS, EVALUATIONS_NPZ, LOCK, METRICS, POLICY, TIMING, VERSIONS
 from implicitq.train import Trainer
 from implicitq.types import Evaluation, InputError
 
-POLICY = "policy.safetensors"
-CURVE = "curve.png"
-_LOGS = ("metrics.csv", "evaluations.csv")
+_LOGS = (METRICS, EVALUATIONS)
 _PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
 
 
@@ -64,39 +63,40 @@ class RunFolder:
     def create(directory: str | Path, config: Config) -> RunFolder:
         """A fresh folder; one that already holds a run is refused."""
         directory = Path(directory)
-        if (directory / "config.json").exists():
+        if layout.has_run(directory):
             raise InputError(
                 f"{directory} already holds a run; go on with: implicitq resume {directory}, or choose another --out"
             )
-        begun = {".lock", "versions.json", "versions.json.part", "config.json.part"}  # by a process that died at once
+        begun = {LOCK, VERSIONS, f"{VERSIONS}.part", f"{CONFIG}.part"}  # by a process that died at once
         if directory.exists() and (not directory.is_dir() or {path.name for path in directory.iterdir()} - begun):
             raise InputError(f"{directory} is not an empty folder; choose another --out")
         directory.mkdir(parents=True, exist_ok=True)
         run = RunFolder(directory, config)
-        write_json(directory / "versions.json", versions())
+        write_json(directory / VERSIONS, versions())
         run.replan(config)
         return run
 
     @staticmethod
     def open(directory: str | Path) -> RunFolder:
         directory = Path(directory)
-        return RunFolder(directory, read_config(directory))
+        try:
+            config = layout.read_config(directory)
+        except InputError as error:
+            raise InputError(f"{directory} is not a run folder: {error}") from None
+        return RunFolder(directory, config)
 
     def replan(self, config: Config) -> None:
         """Keep a changed config, as when a run is to go on beyond its planned end."""
         self.config = config
-        write_json(self.directory / "config.json", configs.to_file(config))
+        write_json(self.directory / CONFIG, configs.to_file(config))
 
     def prepare(self, trainer: Trainer) -> None:
         """Write the headers of the logs; called once per run, before its first step."""
         self._trainer = trainer
-        episodes = range(self.config.eval_episodes)
-        columns = ["step", "mean_return", "std_return", "mean_length"]
-        columns += [f"return_{i}" for i in episodes] + [f"length_{i}" for i in episodes]
         headers = {
-            "metrics.csv": ["step", *trainer.metric_names],
-            "evaluations.csv": columns,
-            "timing.csv": ["step", "wall_seconds", "cpu_seconds"],
+            METRICS: ["step", *trainer.metric_names],
+            EVALUATIONS: layout.evaluation_columns(self.config.eval_episodes),
+            TIMING: ["step", "wall_seconds", "cpu_seconds"],
         }
         for name, header in headers.items():
             write_atomically(self.directory / name, _line(header))
@@ -105,12 +105,12 @@ class RunFolder:
         """Store what an event brings."""
         match event:
             case Measured():
-                self._append("metrics.csv", [event.step, *event.values.values()])
+                self._append(METRICS, [event.step, *event.values.values()])
                 self._note_time(event.step)
             case Evaluated():
                 done = event.evaluation
                 summary = [done.step, done.mean, done.std, float(np.mean(done.lengths))]
-                self._append("evaluations.csv", [*summary, *done.returns, *done.lengths])
+                self._append(EVALUATIONS, [*summary, *done.returns, *done.lengths])
                 self._write_npz()
             case CheckpointDue():
                 assert self._trainer is not None
@@ -152,7 +152,7 @@ class RunFolder:
 
     def check_exactness(self) -> None:
         """Refuse to go on where the same bits cannot be expected."""
-        then, now = read_json(self.directory / "versions.json"), versions()
+        then, now = read_json(self.directory / VERSIONS), versions()
         changed = [f"{name} {then.get(name)} -> {now[name]}" for name in now if then.get(name) != now[name]]
         if changed:
             raise InputError(
@@ -162,7 +162,7 @@ class RunFolder:
 
     def evaluations(self) -> list[Evaluation]:
         """All evaluations so far, oldest first."""
-        return read_evaluations(self.directory)
+        return layout.read_evaluations(self.directory)
 
     def close(self) -> None:
         if self._lock is not None:
@@ -176,7 +176,7 @@ class RunFolder:
             os.fsync(file.fileno())  # a checkpoint relies on what the logs hold
 
     def _note_time(self, step: int) -> None:
-        self._append("timing.csv", [step, *self._clock.read()])
+        self._append(TIMING, [step, *self._clock.read()])
 
     def _write_policy(self, trainer: Trainer) -> None:
         spaces = trainer.envs.observation_space, trainer.envs.action_space
@@ -192,7 +192,7 @@ class RunFolder:
             results=np.array([e.returns for e in done]),
             ep_lengths=np.array([e.lengths for e in done]),
         )
-        write_atomically(self.directory / "evaluations.npz", buffer.getvalue())
+        write_atomically(self.directory / EVALUATIONS_NPZ, buffer.getvalue())
 
     def _draw_curve(self) -> None:
         from implicitq.runs.curve import learning_curve  # slow to import, and wanted once per run
@@ -204,31 +204,12 @@ class RunFolder:
 
     def _cut_timing(self, step: int) -> None:
         """Forget the clocks after `step`, and let them go on from there."""
-        with open(self.directory / "timing.csv", newline="") as file:
+        with open(self.directory / TIMING, newline="") as file:
             header, *rows = csv.reader(file)
         kept = [row for row in rows if int(row[0]) <= step]
-        write_atomically(self.directory / "timing.csv", b"".join(map(_line, [header, *kept])))
+        write_atomically(self.directory / TIMING, b"".join(map(_line, [header, *kept])))
         if kept:
             self._clock = _Clock(float(kept[-1][1]), float(kept[-1][2]))
-
-
-def read_config(directory: Path) -> Config:
-    """The config of a run folder."""
-    if not (directory / "config.json").is_file():
-        raise InputError(f"{directory} is not a run folder: it has no config.json")
-    return configs.from_file(read_json(directory / "config.json"), directory)
-
-
-def read_evaluations(directory: Path) -> list[Evaluation]:
-    """The evaluations of a run folder, oldest first."""
-    with open(directory / "evaluations.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    found = []
-    for row in rows:
-        returns = tuple(float(value) for name, value in row.items() if name.startswith("return_"))
-        lengths = tuple(int(value) for name, value in row.items() if name.startswith("length_"))
-        found.append(Evaluation(returns, lengths, int(row["step"])))
-    return found
 
 
 class _Clock:
@@ -259,7 +240,7 @@ def _lock(directory: Path) -> int | None:
         import fcntl
     except ImportError:  # not on Windows
         return None
-    handle = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT)
+    handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -1,9 +1,14 @@
-"""Reading run folders, whole or not. Needs no JAX: reports and live tables are instant."""
+"""The files of a run folder: their names, and how they are read, whole or not. docs/run-folder.md describes them.
+
+Needs no JAX: reports and live tables are instant. Errors say what is wrong with which file; who knows the folder
+puts its name in front.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,37 +18,45 @@ import numpy as np
 
 from implicitq import configs
 from implicitq.configs import Config
-from implicitq.runs.atomic_files import read_json
-from implicitq.types import Array, InputError
+from implicitq.runs import settings
+from implicitq.runs.settings import RunConfig
+from implicitq.types import Array, Evaluation, InputError
 
-REPORT = "report"
-_TRACES = ("config.json", "evaluations.csv", "versions.json", "checkpoints")  # what makes a folder a run's
+CONFIG = "config.json"
+VERSIONS = "versions.json"
+METRICS = "metrics.csv"
+EVALUATIONS = "evaluations.csv"
+EVALUATIONS_NPZ = "evaluations.npz"
+TIMING = "timing.csv"
+POLICY = "policy.safetensors"
+CURVE = "curve.png"
+CHECKPOINTS = "checkpoints"
+REPLAY = "replay"
+LOCK = ".lock"
+
+TRACES = (CONFIG, EVALUATIONS, VERSIONS, CHECKPOINTS)
+"""What makes a folder a run's."""
+
+_SUMMARY = ("step", "mean_return", "std_return", "mean_length")
 
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A run as its folder tells it."""
+    """A run as its folder, or a study table, tells it."""
 
-    folder: Path
-    name: str  # of the folder, relative to where the search began
-    config: Config
+    folder: Path  # of the run, or of the table
+    name: str  # of the run's folder, relative to where the search began
+    config: RunConfig
     versions: dict[str, Any] | None  # None if not recorded
     steps: Array  # [E] of its evaluations, ascending
     means: Array  # [E] mean return of each
     seconds: Array  # [E] processor time of training up to each; NaN where it was not recorded
     cut: bool = False  # the last row was half-written and is left out
+    label: str | None = None  # the line it belongs to, in a study table
 
     @property
     def finished(self) -> bool:
         return len(self.steps) > 0 and int(self.steps[-1]) >= self.config.steps
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A folder that should be a run and cannot be read as one."""
-
-    name: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -66,86 +79,122 @@ def fresh_folder(config: Config) -> Path:
     return folder
 
 
-def find_runs(root: Path) -> tuple[list[FoundRun], list[Broken]]:
-    """All runs below a folder, and what looks like one but is broken; both by name."""
-    if not root.is_dir():
-        raise InputError(f"{root} is not a folder")
-    found, broken = [], []
-    for path, folders, files in os.walk(root):
-        if not any(trace in files or trace in folders for trace in _TRACES):
-            folders[:] = sorted(name for name in folders if name != REPORT and not name.startswith("."))
-            continue
-        folders.clear()
-        folder = Path(path)
-        name = str(folder.relative_to(root))
-        try:
-            found.append(read_run(folder, name))
-        except InputError as error:
-            broken.append(Broken(name, str(error)))
-    return sorted(found, key=lambda run: run.name), sorted(broken, key=lambda each: each.name)
+def run_name(env: str, label: str, seed: int) -> str:
+    """Where a sweep keeps a run, and what a report calls one of a study table."""
+    return f"{slug(env)}/{slug(label)}/seed-{seed}"
+
+
+def slug(text: str) -> str:
+    """A folder's name for a task or a label."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
+
+
+def has_run(folder: Path) -> bool:
+    return (folder / CONFIG).is_file()
+
+
+def checkpoint_steps(folder: Path) -> list[int]:
+    """Steps with a checkpoint, oldest first."""
+    found = (folder / CHECKPOINTS).glob("*.json")
+    return sorted(int(path.stem) for path in found if path.stem.isdecimal())
 
 
 def read_run(folder: Path, name: str) -> FoundRun:
-    config = read_config(folder)
-    steps, means, cut = read_evaluations(folder / "evaluations.csv")
+    """A run of implicitq, or one that another library left in the same files."""
+    data = read_json_file(folder, CONFIG)
+    steps, means, cut = read_curve(folder)
     if not len(steps):
-        raise InputError("evaluations.csv holds no evaluation yet")
-    seconds = read_seconds(folder / "timing.csv", steps)
-    return FoundRun(folder, name, config, read_versions(folder), steps, means, seconds, cut)
+        raise InputError(f"{EVALUATIONS} holds no evaluation yet")
+    config = settings.from_file(data, CONFIG, spacing(steps))
+    return FoundRun(folder, name, config, read_versions(folder), steps, means, read_seconds(folder, steps), cut)
+
+
+def spacing(steps: Array) -> int:
+    """The usual number of steps between evaluations."""
+    return int(np.median(np.diff(steps, prepend=0)))
 
 
 def read_config(folder: Path) -> Config:
-    try:
-        data = json.loads((folder / "config.json").read_text())
-    except FileNotFoundError:
-        raise InputError("it has no config.json") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"config.json cannot be read: {error}") from None
-    return configs.from_file(data, "config.json")
+    return configs.from_file(read_json_file(folder, CONFIG), CONFIG)
 
 
 def read_versions(folder: Path) -> dict[str, Any] | None:
-    path = folder / "versions.json"
-    found = read_json(path) if path.is_file() else None
+    found = read_json_file(folder, VERSIONS) if (folder / VERSIONS).is_file() else None
     if found is not None and not isinstance(found, dict):
-        raise InputError("versions.json holds no table of versions")
+        raise InputError(f"{VERSIONS} holds no table of versions")
     return found
 
 
-def read_evaluations(path: Path) -> tuple[Array, Array, bool]:
-    """Steps and mean returns. A last row without its end is left out, and said so; anything else is refused.
+def read_json_file(folder: Path, name: str) -> Any:
+    try:
+        return json.loads((folder / name).read_text())
+    except FileNotFoundError:
+        raise InputError(f"it has no {name}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name} cannot be read: {error}") from None
+
+
+def evaluation_columns(episodes: int) -> list[str]:
+    """The header of evaluations.csv: a summary, then the return and the length of every episode."""
+    numbers = range(episodes)
+    return [*_SUMMARY, *(f"return_{i}" for i in numbers), *(f"length_{i}" for i in numbers)]
+
+
+def read_evaluations(folder: Path) -> list[Evaluation]:
+    """All evaluations with every episode, oldest first."""
+    header, rows, _ = _evaluation_rows(folder)
+    first = len(_SUMMARY) + (header.count(b",") + 1 - len(_SUMMARY)) // 2  # length
+    cells = [row.split(b",") for row in rows]
+    try:
+        return [
+            Evaluation(tuple(map(float, row[len(_SUMMARY) : first])), tuple(map(int, row[first:])), int(row[0]))
+            for row in cells
+        ]
+    except ValueError:
+        raise InputError(f"{EVALUATIONS} has a row that is not of numbers") from None
+
+
+def read_curve(folder: Path) -> tuple[Array, Array, bool]:
+    """Steps and mean returns, and whether a last row without its end was left out.
 
     Only the first two columns are parsed: a study has millions of rows.
     """
-    try:
-        content = path.read_bytes()
-    except OSError:
-        raise InputError("it has no evaluations.csv") from None
-    cut = not content.endswith(b"\n")
-    header, *rows = content.split(b"\n")[:-1] or [b""]
-    if not header.startswith(b"step,mean_return,"):
-        raise InputError("evaluations.csv does not begin with its header")
-    commas = header.count(b",")
+    _, rows, cut = _evaluation_rows(folder)
     try:
         pairs = [row.split(b",", 2)[:2] for row in rows]
         steps = np.array([int(pair[0]) for pair in pairs], np.int64)
         means = np.array([float(pair[1]) for pair in pairs])
-    except (ValueError, IndexError):
-        raise InputError("evaluations.csv has a row that is not of numbers") from None
-    if not np.isfinite(means).all() or any(row.count(b",") != commas for row in rows):
-        raise InputError("evaluations.csv has a row that is not whole")
+    except ValueError:
+        raise InputError(f"{EVALUATIONS} has a row that is not of numbers") from None
+    if not np.isfinite(means).all():
+        raise InputError(f"{EVALUATIONS} has a mean return that is not finite")
     if (np.diff(steps) <= 0).any():
-        raise InputError("evaluations.csv has steps that do not ascend")
+        raise InputError(f"{EVALUATIONS} has steps that do not ascend")
     return steps, means, cut
 
 
-def read_seconds(path: Path, steps: Array) -> Array:
+def _evaluation_rows(folder: Path) -> tuple[bytes, list[bytes], bool]:
+    """The header, all whole rows, and whether a last one without its end was left out."""
+    try:
+        content = (folder / EVALUATIONS).read_bytes()
+    except OSError:
+        raise InputError(f"it has no {EVALUATIONS}") from None
+    header, *rows = content.split(b"\n")[:-1] or [b""]
+    if not header.startswith(b"step,mean_return,"):
+        raise InputError(f"{EVALUATIONS} does not begin with its header")
+    commas = header.count(b",")
+    if any(row.count(b",") != commas for row in rows):
+        raise InputError(f"{EVALUATIONS} has a row that is not whole")
+    return header, rows, not content.endswith(b"\n")
+
+
+def read_seconds(folder: Path, steps: Array) -> Array:
     """Processor time at these steps; NaN where it cannot be read, since clocks are no part of a result.
 
     Of two rows of a step the first counts; the second is that of a checkpoint, after the evaluation.
     """
     try:
-        rows = path.read_bytes().split(b"\n")[1:-1]
+        rows = (folder / TIMING).read_bytes().split(b"\n")[1:-1]
         clock = {int(row.split(b",", 1)[0]): row for row in reversed(rows)}
         found = [float(clock[step].rsplit(b",", 1)[1]) if step in clock else np.nan for step in steps.tolist()]
     except (OSError, ValueError, IndexError):
@@ -155,8 +204,8 @@ def read_seconds(path: Path, steps: Array) -> Array:
 
 def progress_of(folder: Path) -> Progress:
     """Never fails: a run may be writing at this moment, or not have begun."""
-    clocks = _last_rows(folder / "timing.csv", 8)
-    scores = _last_rows(folder / "evaluations.csv", 1)
+    clocks = _last_rows(folder / TIMING, 8)
+    scores = _last_rows(folder / EVALUATIONS, 1)
     step = int(clocks[-1][0]) if clocks else 0
     score = scores[-1][1] if scores else None
     rate = None

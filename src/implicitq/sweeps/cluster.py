@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from implicitq.runs.layout import progress_of
+from implicitq.runs.layout import has_run, progress_of
 from implicitq.sweeps import sweep
 from implicitq.sweeps.display import Live
 from implicitq.sweeps.pool import pinned, start_worker, stop_on_signals
@@ -118,7 +118,7 @@ def _follow(shared: Path, tasks: dict[Any, PlannedRun], failures: list[Failure],
             )
             failures.append(Failure(run, reason))
             live.failed(run, reason, again=False)
-        begun = [run for run in tasks.values() if (shared / run.folder / "config.json").exists()]
+        begun = [run for run in tasks.values() if has_run(shared / run.folder)]
         waiting = [run for run in tasks.values() if run not in begun]
         live.refresh(shared, begun, waiting, max(1, len(begun)))
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from implicitq import configs
 from implicitq.configs import Config
+from implicitq.runs.layout import run_name
+from implicitq.runs.settings import SCALE, ForeignConfig, RunConfig
 from implicitq.sweeps.suites import Suite, action_kind
 from implicitq.types import InputError
 from implicitq.validation import nearest
@@ -28,7 +29,7 @@ class Variant:
     @property
     def label(self) -> str:
         """What tables and legends call it."""
-        words = " ".join([self.algorithm, *(f"{name}={_number(value)}" for name, value in self.values.items())])
+        words = " ".join([self.algorithm, *(f"{name}={_word(value)}" for name, value in self.values.items())])
         return words + UNIQUE if self.parameters == "unique" else words
 
 
@@ -62,6 +63,7 @@ class Plan:
     runs: tuple[PlannedRun, ...]
     lines: Mapping[str, tuple[str, ...]]  # label -> folders of its runs
     left_out: tuple[str, ...]
+    settings: Mapping[str, Mapping[str, Any]]  # task -> what the suite sets there for all lines
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -153,7 +155,7 @@ def expand(study: Study, suite: Suite, seeds: int, steps: int | None = None) -> 
         raise InputError(f"seeds must be a whole number of at least 1, got {seeds}")
     _check_settings(suite)
     budget = {} if steps is None else {"steps": steps}
-    chosen: list[tuple[str, PlannedRun]] = []
+    chosen: list[tuple[str, str, PlannedRun]] = []  # the line, what the run itself is called, the run
     left_out: list[str] = []
     for task in suite.tasks:
         kind = action_kind(task)
@@ -163,7 +165,7 @@ def expand(study: Study, suite: Suite, seeds: int, steps: int | None = None) -> 
             run = _planned(variant, task, {**suite.settings_on(task), **budget})
             accepted = ("Box",) if "bins" in variant.values else run.config().accepted_actions
             if kind in accepted:
-                chosen.append((variant.label, run))
+                chosen.append((variant.label, label_of(run.config(), suite.settings_on(task)), run))
             else:
                 acts = " and ".join(accepted)
                 left_out.append(f"{variant.label} on {task}: it is for {acts} actions, the task has {kind}")
@@ -172,18 +174,29 @@ def expand(study: Study, suite: Suite, seeds: int, steps: int | None = None) -> 
     runs: dict[str, PlannedRun] = {}
     lines: dict[str, list[str]] = {}
     for seed in range(seeds):
-        for label, unseeded in chosen:
-            run = dataclasses.replace(unseeded, seed=seed, folder=f"{unseeded.folder}/seed-{seed}")
+        for label, own, unseeded in chosen:
+            run = dataclasses.replace(unseeded, seed=seed, folder=run_name(unseeded.env, own, seed))
             runs[run.folder] = run
             lines.setdefault(label, []).append(run.folder)
     ends = {label: tuple(folders) for label, folders in lines.items()}
-    return Plan(study.name, suite.name, tuple(runs.values()), ends, tuple(left_out))
+    settings = {task: suite.settings_on(task) for task in suite.tasks}
+    return Plan(study.name, suite.name, tuple(runs.values()), ends, tuple(left_out), settings)
 
 
-def _planned(variant: Variant, task: str, settings: dict[str, Any]) -> PlannedRun:
-    """A run named by what sets it apart from the algorithm's best parameters on the task."""
+def label_of(config: RunConfig, settings: Mapping[str, Any] | None = None) -> str:
+    """What sets a run apart from the algorithm's best parameters on its task, given what a suite sets for all lines."""
+    if isinstance(config, ForeignConfig):
+        return config.algorithm
+    best = configs.resolve(config.algorithm, config.env, **_accepted(config.algorithm, settings or {}))
+    left_out = {"seed", "preset", *SCALE}
+    apart = {name: value for name, value in vars(config).items() if value != getattr(best, name)}
+    return Variant(config.algorithm, {name: value for name, value in apart.items() if name not in left_out}).label
+
+
+def _planned(variant: Variant, task: str, settings: Mapping[str, Any]) -> PlannedRun:
+    """A run of the variant with seed 0, and no folder yet."""
     algorithm = variant.algorithm
-    shared = {name: value for name, value in settings.items() if name in _fields(configs.ALGORITHMS[algorithm].config)}
+    shared = _accepted(algorithm, settings)
     best = configs.resolve(algorithm, task, **shared)
     if variant.parameters == "best":
         wanted = configs.resolve(algorithm, task, **{**shared, **variant.values})
@@ -192,8 +205,12 @@ def _planned(variant: Variant, task: str, settings: dict[str, Any]) -> PlannedRu
         size = configs.preset_values("", task)
         wanted = configs.resolve(algorithm, task, "none", **{**size, **shared, **variant.values})
     apart = {name: value for name, value in vars(wanted).items() if value != getattr(best, name) and name != "preset"}
-    folder = f"{slug(task)}/{slug(Variant(algorithm, apart).label)}"
-    return PlannedRun(algorithm, task, 0, folder, {**shared, **apart})
+    return PlannedRun(algorithm, task, 0, "", {**shared, **apart})
+
+
+def _accepted(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a suite's settings that the algorithm has."""
+    return {name: value for name, value in settings.items() if name in _fields(configs.ALGORITHMS[algorithm].config)}
 
 
 def _check_settings(suite: Suite) -> None:
@@ -208,10 +225,7 @@ def _fields(config: type[Config]) -> set[str]:
     return {field.name for field in dataclasses.fields(config)}
 
 
-def _number(value: Any) -> str:
+def _word(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return "-".join(map(_word, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def slug(text: str) -> str:
-    """A folder's name for a task or a label."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from implicitq.configs import Config, to_json
-from implicitq.runs import layout as folders
+from implicitq.configs import to_json
+from implicitq.runs import layout
 from implicitq.runs.atomic_files import read_json, write_json
+from implicitq.runs.settings import differences, identity
+from implicitq.runs.study_table import is_table, read_table
 from implicitq.sweeps.studies import Plan, PlannedRun
 from implicitq.types import InputError
 
 PLANS = "plans"
 LOGS = "logs"
 ATTEMPTS = 3  # a run that crashes goes on from its checkpoint this often in all
-_NOT_COMPARED = {"steps", "preset", "checkpoint_every", "log_every"}  # none of these changes what is learnt
+_ELSEWHERE = "choose another --out"
 
 
 @dataclass(frozen=True)
@@ -38,28 +39,53 @@ class Outcome:
 
 
 def is_finished(out: Path, run: PlannedRun) -> bool:
-    """Its evaluations reach the end; its checkpoints may be gone, but must not say otherwise."""
+    """Its folder's evaluations reach the end; its checkpoints may be gone, but must not say otherwise."""
     folder, steps = out / run.folder, run.config().steps
     try:
-        found = folders.read_run(folder, run.folder)
+        found = layout.read_run(folder, run.folder)
     except InputError:
         return False
-    saved = [int(path.stem) for path in (folder / "checkpoints").glob("*.json") if path.stem.isdecimal()]
-    return int(found.steps[-1]) >= steps and (not saved or max(saved) >= steps)
+    saved = layout.checkpoint_steps(folder)
+    return int(found.steps[-1]) >= steps and (not saved or saved[-1] >= steps)
+
+
+def finished_in_table(out: Path, runs: Iterable[PlannedRun]) -> dict[str, str]:
+    """Runs that the study table in `out` holds to their planned end: folder -> what they are called in the table.
+
+    A table that is broken is refused, and so is one with other settings under the name of a run.
+    """
+    if not is_table(out):
+        return {}
+    try:
+        table = read_table(out)
+    except InputError as error:
+        raise InputError(f"the study table in {out} is broken: {error}") from None
+    named = {found.name: found for found in table}
+    same = {identity(found.config): found for found in table}
+    known: dict[str, str] = {}
+    for run in runs:
+        config = run.config()
+        found = same.get(identity(config))
+        if found is not None and int(found.steps[-1]) >= config.steps:
+            known[run.folder] = found.name
+        elif found is None and run.folder in named:
+            apart = differences(named[run.folder].config, config)
+            raise InputError(f"the study table in {out} has {run.folder} with other settings ({apart}); {_ELSEWHERE}")
+    return known
 
 
 def check_folders(out: Path, runs: Iterable[PlannedRun]) -> None:
     """Refuse to mix: a folder that is there already must hold the run that is planned for it."""
     for run in runs:
         folder = out / run.folder
-        if not (folder / "config.json").is_file():
+        if not layout.has_run(folder):
             continue
         try:
-            apart = _differences(folders.read_config(folder), run.config())
+            apart = differences(layout.read_config(folder), run.config())
         except InputError as error:
             raise InputError(f"{folder} is broken, remove it to make the run again: {error}") from None
         if apart:
-            raise InputError(f"{folder} holds a run with other settings ({apart}); choose another --out")
+            raise InputError(f"{folder} holds a run with other settings ({apart}); {_ELSEWHERE}")
 
 
 def train_command(run: PlannedRun, folder: Path) -> list[str]:
@@ -101,16 +127,19 @@ def plan_path(out: Path, study: str, suite: str) -> Path:
     return out / PLANS / f"{study}-{suite}.json"
 
 
-def save_plan(out: Path, plan: Plan, arguments: list[str]) -> None:
-    """What was planned, so that a report can tell what is missing, and how to get it."""
-    runs = [{**dataclasses.asdict(run), "config": to_json(run.config())} for run in plan.runs]
+def save_plan(out: Path, plan: Plan, arguments: list[str], names: Mapping[str, str] | None = None) -> None:
+    """What was planned, so that a report can tell what is missing, and how to get it.
+
+    `names` has those runs that go by another name than their folder's, as some of a study table may.
+    """
+    called = names or {}
     data = {
         "study": plan.study,
         "suite": plan.suite,
         "command": shlex.join(["implicitq", "sweep", *arguments]),
-        "lines": {label: list(folders) for label, folders in plan.lines.items()},
+        "settings": plan.settings,
+        "lines": {label: [called.get(name, name) for name in folders] for label, folders in plan.lines.items()},
         "left_out": list(plan.left_out),
-        "runs": runs,
     }
     write_json(plan_path(out, plan.study, plan.suite), data)
 
@@ -121,13 +150,14 @@ def read_plans(out: Path) -> list[dict[str, Any]]:
 
 
 def _checked(path: Path, data: Any) -> dict[str, Any]:
-    wanted = ("study", "suite", "command", "lines", "left_out", "runs")
+    wanted = ("study", "suite", "command", "lines", "left_out")
     if not isinstance(data, dict) or any(key not in data for key in wanted):
         raise InputError(f"{path} is not the plan of a sweep")
-    return data
+    return {"settings": {}, **data}  # plans of earlier versions do not tell
 
 
-def _differences(there: Config, planned: Config) -> str:
-    ours, theirs = vars(planned), vars(there)
-    names = [name for name in ours if name not in _NOT_COMPARED and ours[name] != theirs.get(name)]
-    return ", ".join(f"{name} {theirs.get(name)} there, {ours[name]} planned" for name in names)
+def common_settings(plans: Sequence[Mapping[str, Any]], name: str, task: str) -> Mapping[str, Any] | None:
+    """What the suite of a run sets for all lines on the task; None if no plan tells, or several tell otherwise."""
+    covering = [plan for plan in plans if any(name in folders for folders in plan["lines"].values())]
+    told = [plan["settings"][task] for plan in covering or plans if task in plan["settings"]]
+    return told[0] if told and all(settings == told[0] for settings in told) else None

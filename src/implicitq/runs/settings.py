@@ -1,0 +1,63 @@
+"""The settings of a run, whether implicitq made it or another library: read, and compared. Needs no JAX."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from implicitq import configs
+from implicitq.configs import Config
+from implicitq.types import InputError
+
+NOT_LEARNT = frozenset({"steps", "preset", "checkpoint_every", "log_every"})  # none of these changes what is learnt
+SCALE = frozenset({"steps", "eval_every", "eval_episodes", "checkpoint_every", "log_every", "vectorization"})
+"""How long a run is and how it is watched: no part of the name of a line."""
+
+
+@dataclass(frozen=True)
+class ForeignConfig:
+    """What is known of a run that another library made, such as `sbx-sac`."""
+
+    algorithm: str
+    env: str
+    steps: int
+    seed: int
+    eval_every: int
+    values: Mapping[str, Any]  # all that its config.json says
+
+
+RunConfig = Config | ForeignConfig
+
+
+def from_file(data: Any, where: Any, eval_every: int) -> RunConfig:
+    """The config of a run folder's file; `eval_every` is taken for a foreign run that does not tell."""
+    if not isinstance(data, dict) or "layout" in data or data.get("algorithm") in (None, *configs.ALGORITHMS):
+        return configs.from_file(data, where)
+    known = {"eval_every": eval_every, **data}
+    for name, kind in (("algorithm", str), ("env", str), ("steps", int), ("seed", int), ("eval_every", int)):
+        if not isinstance(known.get(name), kind):
+            raise InputError(f"{where} has no {name} that can be used, got {known.get(name)!r}")
+    told = (known[name] for name in ("algorithm", "env", "steps", "seed", "eval_every"))
+    return ForeignConfig(*told, values=data)
+
+
+def to_file(config: RunConfig) -> dict[str, Any]:
+    """Plain data that `from_file` reads back."""
+    return dict(config.values) if isinstance(config, ForeignConfig) else configs.to_file(config)
+
+
+def identity(config: RunConfig, apart: Collection[str] = ()) -> str:
+    """The same text for runs that learn the same thing; `apart` names settings that may differ besides."""
+    left_out = {"layout", *NOT_LEARNT, *apart}
+    values = {name: value for name, value in to_file(config).items() if name not in left_out}
+    return json.dumps(values, sort_keys=True)
+
+
+def differences(there: RunConfig, here: RunConfig, word: str = "planned") -> str:
+    """What is learnt differently, as words: `batch_size 256 there, 8 planned`; empty if nothing is."""
+    theirs, ours = to_file(there), to_file(here)
+    names = [name for name in {**ours, **theirs} if name not in ("layout", *NOT_LEARNT)]
+    apart = [name for name in names if ours.get(name) != theirs.get(name)]
+    return ", ".join(f"{name} {theirs.get(name)} there, {ours.get(name)} {word}" for name in apart)

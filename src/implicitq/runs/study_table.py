@@ -1,0 +1,199 @@
+"""A study table: the evaluations of many runs in one tidy file, what made them beside it. Needs no JAX.
+
+docs/run-folder.md describes its files. A run is one line's (`algo`) on one task with one seed.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from implicitq.runs import settings
+from implicitq.runs.atomic_files import write_atomically
+from implicitq.runs.layout import EVALUATIONS, METRICS, VERSIONS, FoundRun, read_json_file, run_name, spacing
+from implicitq.types import Array, InputError
+
+CONFIGS = "configs.json"
+COLUMNS: tuple[str, ...] = ("algo", "env", "seed", "step", "mean_return", "cpu_seconds")
+_RUN_COLUMNS = COLUMNS[:4]
+
+Key = tuple[str, str, int]  # algo, env, seed
+Metrics = Mapping[Key, Sequence[Mapping[str, str]]]  # rows, by run
+
+
+def is_table(folder: Path) -> bool:
+    """Whether a folder holds a study table, whole or broken."""
+    if (folder / CONFIGS).is_file():
+        return True
+    try:
+        with open(folder / EVALUATIONS, "rb") as file:
+            return file.read(5) == b"algo,"
+    except OSError:
+        return False
+
+
+def key_of(run: FoundRun) -> Key:
+    assert run.label is not None
+    return run.label, run.config.env, run.config.seed
+
+
+def read_table(folder: Path) -> list[FoundRun]:
+    """All runs of a table, named as a sweep would name their folders; a sentence if it is broken."""
+    known = _read_configs(folder)
+    versions = _read_versions(folder)
+    runs = []
+    for key, (steps, means, seconds) in _read_evaluations(folder).items():
+        algo, env, seed = key
+        if key not in known:
+            raise InputError(f"{CONFIGS} has no config of {algo} on {env}, seed {seed}")
+        try:
+            config = settings.from_file({**known[key], "env": env, "seed": seed}, "it", spacing(steps))
+        except InputError as error:
+            raise InputError(f"{CONFIGS}, {algo} on {env}: {error}") from None
+        name = run_name(env, algo, seed)
+        runs.append(FoundRun(folder, name, config, versions.get(key), steps, means, seconds, label=algo))
+    return runs
+
+
+def _read_evaluations(folder: Path) -> dict[Key, tuple[Array, Array, Array]]:
+    """Steps, mean returns and processor times of every run."""
+    rows: dict[Key, list[tuple[int, float, float]]] = {}
+    for number, row in _rows(folder, EVALUATIONS, COLUMNS):
+        try:
+            values = int(row["step"]), float(row["mean_return"]), float(row["cpu_seconds"] or "nan")
+            rows.setdefault((row["algo"], row["env"], int(row["seed"])), []).append(values)
+        except ValueError:
+            raise InputError(f"{EVALUATIONS} has numbers that are none in line {number}") from None
+        if not math.isfinite(values[1]):
+            raise InputError(f"{EVALUATIONS} has a mean return that is not finite in line {number}")
+    found = {}
+    for key, cells in rows.items():
+        columns = [np.array(column) for column in zip(*cells, strict=True)]
+        if (np.diff(columns[0]) <= 0).any():
+            raise InputError(f"{EVALUATIONS} has steps that do not ascend: {key[0]} on {key[1]}, seed {key[2]}")
+        found[key] = (columns[0], columns[1], columns[2])
+    return found
+
+
+def read_metrics(folder: Path) -> dict[Key, list[dict[str, str]]]:
+    """The metrics of every run that has some, as they are written."""
+    found: dict[Key, list[dict[str, str]]] = {}
+    if (folder / METRICS).is_file():
+        for number, row in _rows(folder, METRICS, _RUN_COLUMNS):
+            if not row["seed"].isdecimal():
+                raise InputError(f"{METRICS} has numbers that are none in line {number}")
+            values = {name: value for name, value in row.items() if name not in _RUN_COLUMNS[:3] and value != ""}
+            found.setdefault((row["algo"], row["env"], int(row["seed"])), []).append(values)
+    return found
+
+
+def _rows(folder: Path, name: str, columns: tuple[str, ...]) -> Iterable[tuple[int, dict[str, str]]]:
+    """Rows with their line numbers; the header must have these columns, and for evaluations no others."""
+    try:
+        with open(folder / name, newline="") as file:
+            lines = csv.reader(file)
+            header = next(lines, [])
+            if tuple(header if name == EVALUATIONS else header[: len(columns)]) != columns:
+                raise InputError(f"{name} must have the columns {', '.join(columns)}, got {', '.join(header)}")
+            for row in lines:
+                if len(row) != len(header):
+                    raise InputError(f"{name} has {len(row)} cells instead of {len(header)} in line {lines.line_num}")
+                yield lines.line_num, dict(zip(header, row, strict=True))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        missing = isinstance(error, FileNotFoundError)
+        raise InputError(f"it has no {name}" if missing else f"{name} cannot be read: {error}") from None
+
+
+def _read_configs(folder: Path) -> dict[Key, dict[str, Any]]:
+    found: dict[Key, dict[str, Any]] = {}
+    entries = read_json_file(folder, CONFIGS)
+    for entry in entries if isinstance(entries, list) else [None]:
+        match entry:
+            case {"algo": str(algo), "env": str(env), "seeds": [*seeds], "config": {**config}} if _whole(seeds):
+                found |= {(algo, env, seed): config for seed in seeds}
+            case _:
+                raise InputError(f"{CONFIGS} must be a list of entries with algo, env, seeds and config")
+    return found
+
+
+def _whole(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, int) for value in values)
+
+
+def _read_versions(folder: Path) -> dict[Key, dict[str, Any]]:
+    if not (folder / VERSIONS).is_file():
+        return {}
+    found: dict[Key, dict[str, Any]] = {}
+    entries = read_json_file(folder, VERSIONS)
+    try:
+        for entry in entries:
+            for algo, envs in entry["runs"].items():
+                found |= {(algo, env, seed): dict(entry["versions"]) for env, seeds in envs.items() for seed in seeds}
+    except (TypeError, KeyError, AttributeError, ValueError):
+        raise InputError(f"{VERSIONS} must be a list of entries with versions, and runs by algo and env") from None
+    return found
+
+
+def write_table(folder: Path, runs: Sequence[FoundRun], metrics: Metrics) -> None:
+    """Write all files of a table; runs need labels."""
+    evaluations = [
+        dict(zip(COLUMNS, (*key_of(run), *values), strict=True))
+        for run in runs
+        for values in zip(run.steps.tolist(), run.means.tolist(), run.seconds.tolist(), strict=True)
+    ]
+    write_atomically(folder / EVALUATIONS, _csv(COLUMNS, evaluations))
+    _write_entries(folder / CONFIGS, _config_entries(runs))
+    _write_entries(folder / VERSIONS, _version_entries(runs))
+    rows = [
+        {**dict(zip(_RUN_COLUMNS, key_of(run), strict=False)), **row}
+        for run in runs
+        for row in metrics.get(key_of(run), ())
+    ]
+    if rows:
+        names = dict.fromkeys(name for row in rows for name in row)
+        write_atomically(folder / METRICS, _csv(tuple(names), rows))
+    else:
+        (folder / METRICS).unlink(missing_ok=True)
+
+
+def _config_entries(runs: Sequence[FoundRun]) -> list[dict[str, Any]]:
+    """One entry per line, task and config, with its seeds."""
+    entries: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        algo, env, seed = key_of(run)
+        config = {k: v for k, v in settings.to_file(run.config).items() if k not in ("env", "seed")}
+        entry = {"algo": algo, "env": env, "seeds": [], "config": config}
+        entries.setdefault(json.dumps(entry), entry)["seeds"].append(seed)
+    return list(entries.values())
+
+
+def _version_entries(runs: Sequence[FoundRun]) -> list[dict[str, Any]]:
+    """Every distinct set of versions, and whose it is."""
+    entries: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        if run.versions is not None:
+            algo, env, seed = key_of(run)
+            entry = entries.setdefault(json.dumps(run.versions), {"versions": run.versions, "runs": {}})
+            entry["runs"].setdefault(algo, {}).setdefault(env, []).append(seed)
+    return list(entries.values())
+
+
+def _write_entries(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    """JSON with one entry per line: a change shows as the lines that it changes."""
+    text = ",\n".join(map(json.dumps, entries))
+    write_atomically(path, f"[\n{text}\n]\n".encode())
+
+
+def _csv(columns: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> bytes:
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n", restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue().encode()

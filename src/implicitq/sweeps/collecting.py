@@ -1,0 +1,168 @@
+"""Run folders into a study table: one folder of a few small files that a report reads and a sweep goes on from."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from implicitq.runs.atomic_files import write_json
+from implicitq.runs.finding import Broken, Found, find_runs
+from implicitq.runs.layout import METRICS, FoundRun, run_name
+from implicitq.runs.settings import SCALE, differences, identity
+from implicitq.runs.study_table import Key, is_table, key_of, read_metrics, read_table, write_table
+from implicitq.sweeps import random_scores, sweep
+from implicitq.sweeps.studies import label_of
+from implicitq.sweeps.suites import Suite
+from implicitq.types import InputError
+
+_COUNTS = ("step", "episodes", "updates")  # metrics that stay whole numbers
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What a table holds now, and how that came about."""
+
+    runs: tuple[FoundRun, ...]
+    new: int  # that were not there before
+    extended: int  # that were there, but not as far
+    broken: tuple[Broken, ...]  # left out
+
+
+def collect(source: Path, out: Path, suite: Suite | None = None, metrics: bool = True) -> Collected:
+    """Bring all runs below `source` into the study table in `out`, with random-policy scores and plans.
+
+    `suite` is the one that the runs share, for runs that no plan of a sweep in `source` tells of.
+    """
+    found = find_runs(source)
+    before = _table_in(out)
+    fresh = [run for run in found.runs if not (run.label and run.folder.resolve() == out.resolve())]
+    if not fresh and not before:
+        detail = f"; {found.broken[0].name} is broken: {found.broken[0].reason}" if found.broken else ""
+        raise InputError(f"{source} holds no run with an evaluation{detail}")
+    plans = sweep.read_plans(source)
+    labelled = [dataclasses.replace(run, label=run.label or _label(run, plans, suite)) for run in fresh]
+    runs = merge(before, labelled)
+    write_table(out, runs, _metrics(out, before, labelled, runs) if metrics else {})
+    _keep_random_scores(source, out, found)
+    _keep_plans(plans, out, labelled, runs)
+    lengths = {identity(run.config): int(run.steps[-1]) for run in before}
+    now = {identity(run.config): int(run.steps[-1]) for run in runs}
+    extended = sum(now[mark] > length for mark, length in lengths.items())
+    return Collected(tuple(runs), len(runs) - len(before), extended, found.broken)
+
+
+def merge(known: Sequence[FoundRun], more: Sequence[FoundRun]) -> list[FoundRun]:
+    """The runs of a table and further ones, all with labels; of two times the same run the longer one.
+
+    A run with the settings of a known line belongs to that line, whatever it is called itself. The same run with
+    other returns is refused, and so are different settings under one name.
+    """
+    found: dict[str, FoundRun] = {}
+    labels: dict[str, str] = {}
+    for run in (*known, *more):
+        label = labels.setdefault(_line(run), run.label or "")
+        mark = identity(run.config)
+        longest = longer(found[mark], run) if mark in found else run
+        found[mark] = dataclasses.replace(longest, label=label)
+    by_line: dict[tuple[str, str], FoundRun] = {}
+    by_key: dict[Key, FoundRun] = {}
+    for run in found.values():
+        first, twin = by_line.setdefault(key_of(run)[:2], run), by_key.setdefault(key_of(run), run)
+        if _line(first) != _line(run):
+            _refuse_name(first, run)
+        if twin is not run:
+            _refuse_name(twin, run)
+    return sorted(found.values(), key=key_of)
+
+
+def longer(one: FoundRun, other: FoundRun) -> FoundRun:
+    """Of two times the same run the one that went further, or else has more clocks; they must agree."""
+    both, at, there = np.intersect1d(one.steps, other.steps, return_indices=True)
+    apart = np.flatnonzero(one.means[at] != other.means[there])
+    if len(apart):
+        step, here, beside = (values[apart[0]] for values in (both, one.means[at], other.means[there]))
+        raise InputError(f"{other.name} is there twice, with different returns: {here:g} and {beside:g} at step {step}")
+    return max(one, other, key=lambda run: (int(run.steps[-1]), int(np.isfinite(run.seconds).sum())))
+
+
+def metrics_of_run(run: FoundRun) -> list[dict[str, str]]:
+    """The rows of a run folder's metrics.csv at its evaluations, in 6 significant digits; none if it has no such file.
+
+    An evaluation between two rows has the one before it.
+    """
+    try:
+        with open(run.folder / METRICS, newline="") as file:
+            rows = [row for row in csv.DictReader(file) if None not in row.values()]
+        last = np.searchsorted([int(row["step"]) for row in rows], run.steps, side="right") - 1
+        kept = [rows[number] for number in dict.fromkeys(last.tolist()) if number >= 0]
+        return [{k: v if k in _COUNTS else f"{float(v):.6g}" for k, v in row.items()} for row in kept]
+    except (OSError, ValueError, KeyError):
+        return []
+
+
+def _line(run: FoundRun) -> str:
+    return identity(run.config, {"seed", *SCALE})
+
+
+def _refuse_name(there: FoundRun, run: FoundRun) -> None:
+    apart = differences(there.config, run.config, f"in {run.name}")
+    algo, env, seed = key_of(run)
+    raise InputError(f"two different runs would be called {algo} on {env}, seed {seed}: {apart}")
+
+
+def _table_in(out: Path) -> list[FoundRun]:
+    try:
+        return read_table(out) if is_table(out) else []
+    except InputError as error:
+        raise InputError(f"the study table in {out} is broken: {error}") from None
+
+
+def _label(run: FoundRun, plans: Sequence[dict[str, Any]], suite: Suite | None) -> str:
+    told = sweep.common_settings(plans, run.name, run.config.env)
+    return label_of(run.config, suite.settings_on(run.config.env) if told is None and suite is not None else told)
+
+
+def _metrics(
+    out: Path, before: Sequence[FoundRun], fresh: Sequence[FoundRun], runs: Sequence[FoundRun]
+) -> dict[Key, list[dict[str, str]]]:
+    """Metrics of every run that has some, those of the longest version first of all."""
+    tables = {folder: read_metrics(folder) for folder in {out, *(run.folder for run in fresh if is_table(run.folder))}}
+    by_mark: dict[str, list[FoundRun]] = {}
+    for run in (*before, *fresh):
+        by_mark.setdefault(identity(run.config), []).append(run)
+    found: dict[Key, list[dict[str, str]]] = {}
+    for run in runs:
+        versions = sorted(by_mark[identity(run.config)], key=lambda each: -int(each.steps[-1]))
+        for each in versions:
+            rows = tables[each.folder].get(key_of(each), []) if each.folder in tables else metrics_of_run(each)
+            if rows:
+                found[key_of(run)] = rows
+                break
+    return found
+
+
+def _keep_random_scores(source: Path, out: Path, found: Found) -> None:
+    """Those of the source and of the tables in it win over those that are there: they fit the newer runs."""
+    known = random_scores.read(out)
+    measured = [random_scores.read(folder) for folder in (*found.tables, source)]
+    together = {**known, **{task: entry for scores in measured for task, entry in scores.items()}}
+    if together != known:
+        write_json(out / random_scores.FILE, together)
+
+
+def _keep_plans(
+    plans: Sequence[dict[str, Any]], out: Path, fresh: Sequence[FoundRun], runs: Sequence[FoundRun]
+) -> None:
+    """The plans of the source, with the runs called as they are in the table."""
+    called = {identity(run.config): run_name(run.config.env, key_of(run)[0], run.config.seed) for run in runs}
+    names = {run.name: called[identity(run.config)] for run in fresh}
+    for plan in plans:
+        lines = {label: [names.get(name, name) for name in folders] for label, folders in plan["lines"].items()}
+        slim = {name: value for name, value in plan.items() if name != "runs"}
+        write_json(sweep.plan_path(out, plan["study"], plan["suite"]), {**slim, "lines": lines})
