@@ -1,8 +1,6 @@
 """What holds for every algorithm: known answers, exact resume, several environments, the Python face."""
 
-import ast
 from functools import partial
-from pathlib import Path
 
 import gymnasium as gym
 import jax
@@ -144,17 +142,3 @@ def test_no_two_arrays_of_a_state_are_one(algorithm, kind):
     state = algorithms.build(configs.resolve(algorithm, "some-task", hidden=(4,)), spec).init(jax.random.key(0))
     pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
     assert len(set(pointers)) == len(pointers)
-
-
-def test_no_algorithm_imports_another():
-    folder = Path(algorithms.__file__).parent
-    shared = {"base", "implicit"}
-    for path in folder.glob("*.py"):
-        if path.stem == "__init__":
-            continue
-        imported = {
-            node.module.rsplit(".", 1)[-1]
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("implicitq.algorithms.")
-        }
-        assert imported <= shared, f"{path.name} imports {imported - shared}"

@@ -1,6 +1,5 @@
 """Eq. 2 against numbers computed by hand, and against an independent NumPy version with its gradient."""
 
-import dataclasses
 from functools import partial
 
 import jax
@@ -160,11 +159,6 @@ def test_a_transition_that_terminated_ignores_the_next_observation():
     assert loss(*state[:2], ended, settings, KEY)[0] == loss(*state[:2], elsewhere, settings, KEY)[0]
     assert loss(*state[:2], batch(), settings, KEY)[0] != loss(*state[:2], batch()._replace(
         next_observation=ended.next_observation + 7), settings, KEY)[0]  # fmt: skip
-
-
-def test_configs_are_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        config().alpha = 0.5
 
 
 @pytest.mark.parametrize("kind", ["Box", "Discrete"])

@@ -7,15 +7,15 @@ import dataclasses
 import pytest
 
 from implicitq.sweeps.studies import STUDIES, Study, Variant, expand, study_of
-from implicitq.sweeps.suites import SUITES, Suite, suite_of
+from implicitq.sweeps.suites import SUITES, Suite, action_kind, suite_of
 from implicitq.types import InputError
 
 WALKER = Suite("walker", ("Walker2d-v5",))
 CHEETAH = Suite("cheetah", ("HalfCheetah-v5",))
 
 
-def test_the_gym_suite_is_the_papers_in_version_5():
-    assert SUITES["gym"].tasks == ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
+def test_the_quick_suite_has_two_tasks_of_either_kind_of_action():
+    assert sorted(map(action_kind, SUITES["quick"].tasks)) == ["Box", "Box", "Discrete", "Discrete"]
 
 
 def test_best_and_unique_parameters_differ_where_the_paper_has_an_exception():
