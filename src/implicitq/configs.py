@@ -25,21 +25,21 @@ class Config:
     algorithm: Annotated[str, tyro.conf.Suppress] = ""
     env: str = "Pendulum-v1"  # Gymnasium id of the task.
     steps: int = 1_000_000  # Environment steps to train for.
-    seed: int = 0  # Fixes everything random: networks, exploration, replay, every episode.
+    seed: int = 0  # Fixes all that is random: networks, exploration, replay, episodes.
     preset: Literal["paper", "none"] = "paper"  # paper: per-task exceptions where known; none: one setting for all.
-    discount: float = 0.99  # gamma.
+    discount: float = 0.99  # gamma: how much a reward counts that comes one step later.
     target_update: float = 0.05  # lambda: target <- (1 - lambda) target + lambda online, after every update.
-    learning_rate: float = 3e-4  # Of Adam.
+    learning_rate: float = 3e-4  # Step size of Adam.
     batch_size: int = 256  # |B_t|: transitions per update.
     replay_size: int = 1_000_000  # |B|: rows of the FIFO replay, over all environments.
     min_replay: int = 10_000  # Steps collected before the first update.
-    warmup: Literal["policy", "uniform"] = "policy"  # What collects them: the untrained policy, or uniform actions.
+    warmup: Literal["policy", "uniform"] = "policy"  # What acts before the first update.
     hidden: tuple[int, ...] = (512, 512)  # Units of each hidden layer.
     n_step: int = 1  # Rewards summed before bootstrapping.
-    actor_average: float | None = None  # Evaluate and ship a running mean of weights, this share new per update.
-    normalize_observations: bool = False  # Running mean and variance; saved with the policy.
+    actor_average: float | None = None  # Evaluate and save a running mean of weights, with this share of the new ones.
+    normalize_observations: bool = False  # Bring every feature to mean 0 and variance 1; saved with the policy.
     num_envs: int = 1  # Environments stepped side by side; updates per environment step stay the same.
-    vectorization: Literal["sync", "async"] = "sync"  # async: one process per environment.
+    vectorization: Literal["sync", "async"] = "sync"  # sync: all in this process; async: one process per environment.
     eval_every: int = 10_000  # Steps between evaluations.
     eval_episodes: int = 10  # Episodes per evaluation, with the deterministic policy.
     checkpoint_every: int = 10_000  # Steps between checkpoints.
@@ -138,20 +138,20 @@ class ImplicitConfig(Config):
 
     temperature: float | Literal["auto"] | None = 0.01  # tau: weight of KL and entropy together. auto: learnt.
     alpha: float | None = 0.0  # Share of the KL in the temperature: 0 is IQ, 0.9 is M-IQ; the entropy has the rest.
-    kl: float | None = None  # Weight of the KL, instead of alpha: alpha * temperature.
-    entropy: float | None = None  # Weight of the entropy, instead of alpha: (1 - alpha) * temperature.
-    entropy_target: float | None = None  # For auto: nats per action dimension; None: 0.3 ln n of n bins, or about -1.
-    initial_temperature: float = 0.1  # For auto: where it starts.
-    max_temperature: float | None = 10.0  # For auto: it rises no further, in units of reward; None: no bound.
+    kl: float | None = None  # KL weight, alpha * temperature: give it instead of alpha.
+    entropy: float | None = None  # Entropy weight, (1 - alpha) * temperature: give it instead of alpha.
+    entropy_target: float | None = None  # For auto: entropy to hold, nats per action dimension. None: 0.3 ln n, or -1.
+    initial_temperature: float = 0.1  # For auto: the first temperature.
+    max_temperature: float | None = 10.0  # For auto: the highest temperature, in units of reward; None: no bound.
     policy: str = "multicategorical"  # Class of policies: multicategorical, or gaussian (Box only).
     bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
-    softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature), auto needs it.
+    softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature), for auto.
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
-    n_step_target: Literal["plain", "path", "soft"] = "plain"  # plain: rewards only; others: docs/algorithms.md.
-    log_policy: Literal["probability", "density"] = "probability"  # ln pi in a Box: of a bin, or a density as SAC's.
+    n_step_target: Literal["plain", "path", "soft"] = "plain"  # Terms of n-step returns; docs/algorithms.md.
+    log_policy: Literal["probability", "density"] = "probability"  # Box: ln pi of a bin, or of a density on [-1, 1].
     batch_norm: bool = False  # Batch normalisation in both networks, and no target networks (target_update is unused).
     adam_b1: float = 0.9  # Decay of Adam's mean of gradients.
-    temperature_learning_rate: float | None = None  # For auto: Adam's, of ln T; None: learning_rate.
+    temperature_learning_rate: float | None = None  # For auto: step size of ln temperature; None: learning_rate.
 
     @property
     def accepted_actions(self) -> tuple[ActionKind, ...]:
@@ -233,7 +233,7 @@ class SACConfig(Config):
     """Soft actor-critic: tanh-Gaussian policy, two Q-networks, entropy held at a target by the temperature."""
 
     temperature: float | Literal["auto"] = "auto"  # Entropy weight; auto: learnt, from 1, to hold the entropy target.
-    entropy_target: float | None = None  # For auto: nats per action dimension, of a density on [-1, 1]; None: -1.
+    entropy_target: float | None = None  # For auto: entropy to hold, nats per action dimension; None: -1.
     target_update: float = 0.005  # Polyak step of the target Q-networks, after every update.
 
     @property

@@ -16,7 +16,7 @@ LONGEST_EPISODE = 100_000  # steps; an environment without an end would hang the
 
 
 def refuse_endless(length: int) -> None:
-    """To be asked about every episode that goes on after `length` steps."""
+    """Refuse an episode that has not ended after `length` steps, if that is more than any should take."""
     if length >= LONGEST_EPISODE:
         raise InputError(
             f"an episode has not ended after {LONGEST_EPISODE:,} steps; give the environment a time limit, for "

@@ -75,7 +75,10 @@ def _no_answer(address: str, why: str) -> str:
 def run_cluster(
     out: Path, runs: list[PlannedRun], live: Live, cpus_per_run: int = 1, memory: float | None = None
 ) -> Outcome:
-    """Make all runs as Ray tasks, each with processors and `memory` GB of its own; a lost machine's start again."""
+    """Make all runs as Ray tasks, each with processors and `memory` GB of its own.
+
+    If a machine is lost, its runs start again elsewhere.
+    """
     import ray  # pyright: ignore[reportMissingImports]
 
     if cpus_per_run < 1:
