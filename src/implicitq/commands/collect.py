@@ -23,8 +23,8 @@ class Options:
     implicitq sweep --out OUT goes on from it.
     """
 
-    directory: tyro.conf.Positional[Path]  # Folder with runs below it.
-    out: tyro.conf.Positional[Path]  # Folder of the table; may be the same.
+    directory: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]  # Folder with runs below it.
+    out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")]  # Folder of the table; may be the same.
     suite: Annotated[
         str | None,
         tyro.conf.arg(help="Suite or .toml file whose settings are no part of the lines' names; sweeps know theirs."),
