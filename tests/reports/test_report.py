@@ -171,6 +171,7 @@ def test_scores_and_reports_need_no_jax(finished_sweep):
 import sys
 from implicitq.commands import main as cli
 assert cli.run(["report", {str(finished_sweep)!r}]) == 0
+assert cli.run(["collect", {str(finished_sweep)!r}, {str(finished_sweep)!r}]) == 0
 assert cli.run(["sweep", "--out", "unused", "--study", "nonsense"]) == 2
 heavy = {{"jax", "jaxlib", "equinox", "optax", "ray"}} & set(sys.modules)
 assert not heavy, heavy

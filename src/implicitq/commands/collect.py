@@ -25,7 +25,7 @@ class Options:
     """
 
     directory: Folder  # Folder with runs below it.
-    out: tyro.conf.Positional[Path]  # Folder of the table; may be the same.
+    out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")]  # Folder of the table; may be the same.
     suite: Annotated[
         str | None,
         tyro.conf.arg(help="Suite or .toml file whose settings are no part of the lines' names; sweeps know theirs."),

@@ -21,7 +21,7 @@ from implicitq.reports.tables import DataTable
 from implicitq.runs.atomic_files import write_atomically
 from implicitq.runs.finding import REPORT
 from implicitq.runs.layout import slug
-from implicitq.runs.settings import to_file
+from implicitq.runs.settings import identity, to_file
 from implicitq.sweeps.sweep import train_command
 from implicitq.types import Array, InputError
 
@@ -173,14 +173,14 @@ def _circumstances(found: Gathered) -> Iterator[str]:
     for section in found.sections:
         for label, runs in section.lines.items():
             for run in runs:
-                first.setdefault((label, run.config.env), run)
+                first.setdefault((label, run.config.env, identity(run.config, {"seed"})), run)
     lines = [
         f"implicitq {shlex.join(train_command(as_planned(run.config), Path(run.name)))}  # {label}"
-        for (label, _), run in first.items()
+        for (label, *_), run in first.items()
         if isinstance(run.config, Config)
     ]
     yield page.commands("One run of every line and task, as a command", lines)
-    for (label, task), run in first.items():
+    for (label, task, _), run in first.items():
         text = html.escape(json.dumps(to_file(run.config), indent=1))
         yield f"<details><summary>Config: {html.escape(f'{label} on {task}')}</summary><pre>{text}</pre></details>"
 

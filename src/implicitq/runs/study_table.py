@@ -142,13 +142,7 @@ def _read_versions(folder: Path) -> dict[Key, dict[str, Any]]:
 
 
 def write_table(folder: Path, runs: Sequence[FoundRun], metrics: Metrics) -> None:
-    """Write all files of a table; runs need labels."""
-    evaluations = [
-        dict(zip(COLUMNS, (*key_of(run), *values), strict=True))
-        for run in runs
-        for values in zip(run.steps.tolist(), run.means.tolist(), run.seconds.tolist(), strict=True)
-    ]
-    write_atomically(folder / EVALUATIONS, _csv(COLUMNS, evaluations))
+    """Write all files of a table; runs need labels. The evaluations come last: what they need is there by then."""
     _write_entries(folder / CONFIGS, _config_entries(runs))
     _write_entries(folder / VERSIONS, _version_entries(runs))
     rows = [
@@ -161,6 +155,12 @@ def write_table(folder: Path, runs: Sequence[FoundRun], metrics: Metrics) -> Non
         write_atomically(folder / METRICS, _csv(tuple(names), rows))
     else:
         (folder / METRICS).unlink(missing_ok=True)
+    evaluations = [
+        dict(zip(COLUMNS, (*key_of(run), *values), strict=True))
+        for run in runs
+        for values in zip(run.steps.tolist(), run.means.tolist(), run.seconds.tolist(), strict=True)
+    ]
+    write_atomically(folder / EVALUATIONS, _csv(COLUMNS, evaluations))
 
 
 def _config_entries(runs: Sequence[FoundRun]) -> list[dict[str, Any]]:

@@ -1,0 +1,130 @@
+"""Study tables: what is written reads back, and what is broken is refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from implicitq.commands import main as cli
+from implicitq.runs.finding import find_runs
+from implicitq.runs.settings import identity
+from implicitq.runs.study_table import COLUMNS, CONFIGS, is_table, read_metrics, read_table, write_table
+from implicitq.sweeps.collecting import collect
+from implicitq.types import InputError
+from made_runs import VERSIONS, write_run
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def table(finished_sweep, tmp_path) -> Path:
+    """The finished sweep as a table, without its run folders."""
+    collect(finished_sweep, tmp_path / "table")
+    shutil.rmtree(finished_sweep)
+    return tmp_path / "table"
+
+
+def test_a_table_is_a_few_files_with_these_columns(table):
+    assert sorted(path.name for path in table.iterdir()) == [
+        *("configs.json", "evaluations.csv", "plans", "random-scores.json", "versions.json")
+    ]
+    header, first, *rest = (table / "evaluations.csv").read_text().splitlines()
+    assert header == ",".join(COLUMNS) == "algo,env,seed,step,mean_return,cpu_seconds"
+    assert first.split(",")[:4] == ["iq", "InvertedPendulum-v5", "0", "1000"]
+    assert first.endswith(",nan")  # these runs have no clocks
+    assert len(rest) == 2 * 3 * 3 * 10 - 1
+    (versions,) = json.loads((table / "versions.json").read_text())
+    assert versions["versions"] == VERSIONS
+    assert versions["runs"]["sac"] == {"InvertedPendulum-v5": [0, 1, 2], "Pendulum-v1": [0, 1, 2]}
+    entries = json.loads((table / CONFIGS).read_text())
+    assert len(entries) == 6
+    assert entries[0]["seeds"] == [0, 1, 2]
+    assert not {"env", "seed"} & set(entries[0]["config"])
+
+
+def test_the_runs_of_a_table_are_those_that_were_collected(small_plan, tmp_path):
+    for run in small_plan.runs:
+        write_run(tmp_path / "runs", run, 10.0, rate=0.5)
+    before = {identity(run.config): run for run in find_runs(tmp_path / "runs").runs}
+    collect(tmp_path / "runs", tmp_path / "table")
+    after = read_table(tmp_path / "table")
+    assert len(after) == len(before) == len(small_plan.runs)
+    for run in after:
+        same = before[identity(run.config)]
+        assert run.config == same.config
+        assert run.name == same.name
+        assert (run.versions, run.finished) == (same.versions, same.finished)
+        for name in ("steps", "means", "seconds"):
+            assert getattr(run, name).tolist() == getattr(same, name).tolist()
+
+
+def test_writing_what_was_read_changes_nothing(table):
+    before = {path.name: path.read_bytes() for path in table.iterdir() if path.is_file()}
+    write_table(table, read_table(table), read_metrics(table))
+    assert {path.name: path.read_bytes() for path in table.iterdir() if path.is_file()} == before
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("evaluations.csv", "mean_return,", "", "evaluations.csv must have the columns algo, env, seed, step"),
+        ("evaluations.csv", "algo,env", "env,algo", "evaluations.csv must have the columns algo, env, seed, step"),
+        ("evaluations.csv", ",0,1000,", ",zero,1000,", "evaluations.csv has numbers that are none in line 2"),
+        ("evaluations.csv", ",0,2000,", ",0,1000,", "steps that do not ascend: iq on InvertedPendulum-v5, seed 0"),
+        ("evaluations.csv", ",nan\n", "\n", "evaluations.csv has 5 cells instead of 6 in line 2"),
+        ("evaluations.csv", "\niq,", "\niqq,", "configs.json has no config of iqq on InvertedPendulum-v5, seed 0"),
+        (
+            "configs.json",
+            '"algorithm": "iq"',
+            '"algorithm": "iqq"',
+            "iq on InvertedPendulum-v5: unknown algorithm",
+        ),
+        ("configs.json", '"layout": 1', '"layout": 99', "it has run-folder layout 99"),
+        ("configs.json", '"discount": 0.99', '"discount": 2', "discount must be"),
+        ("configs.json", '"algo": "iq"', '"line": "iq"', "configs.json must be a list of entries"),
+        ("configs.json", "[\n", "", "configs.json cannot be read"),
+        ("versions.json", '"runs"', '"of"', "versions.json must be a list of entries"),
+    ],
+)
+def test_a_broken_table_is_refused_in_one_sentence(table, capsys, file, old, new, message):
+    edit(table / file, old, new)
+    with pytest.raises(InputError, match=message):
+        read_table(table)
+    assert cli.run(["report", str(table)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("file", ["evaluations.csv", "configs.json"])
+def test_a_table_without_one_of_its_files_is_named_as_broken(table, file):
+    (table / file).unlink()
+    assert is_table(table)
+    (broken,) = find_runs(table).broken
+    assert broken.reason == f"it has no {file}"
+
+
+def test_run_folders_below_a_table_are_found_too(table, small_plan):
+    folder = write_run(table, small_plan.runs[0], 1.0)
+    found = find_runs(table.parent)
+    assert found.tables == (table,)
+    assert len(found.runs) == 19
+    assert folder in {run.folder for run in found.runs}
+
+
+@pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a source distribution has no benchmarks")
+def test_the_tables_of_the_benchmarks_are_whole():
+    found = find_runs(BENCHMARKS)
+    names = {path.relative_to(BENCHMARKS).as_posix() for path in found.tables}
+    assert {"algorithms", "gym-100k", "gym-300k", "halfcheetah-iq", "quick", "sac-sbx"} <= names
+    assert not found.broken
+    assert len(found.runs) >= 244
