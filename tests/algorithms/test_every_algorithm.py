@@ -81,7 +81,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(algorithm, kind, tmp_path):
     whole = implicitq.make(algorithm, TASK[kind], **settings).learn(out=tmp_path / "whole")
     implicitq.make(algorithm, TASK[kind], **settings).learn(80, out=tmp_path / "parts").close()
     parts = implicitq.resume(tmp_path / "parts").learn()
-    expected, found = whole._learner.arrays(), parts._learner.arrays()
+    expected, found = whole._trainer.learner.arrays(), parts._trainer.learner.arrays()
     assert expected.keys() == found.keys()
     for name, array in expected.items():
         np.testing.assert_array_equal(found[name], array, err_msg=name)
