@@ -13,6 +13,7 @@ from implicitq import InputError
 from implicitq.events import CheckpointDue
 from implicitq.runs import atomic_files as files
 from implicitq.runs import checkpoints
+from implicitq.runs.directory import Directory
 from implicitq.runs.folder import RunFolder
 
 
@@ -128,13 +129,13 @@ def test_a_damaged_segment_leaves_no_rows_behind(small, tmp_path, monkeypatch):
 
 def test_a_checkpoint_writes_what_is_new_and_not_the_whole_replay_again(small, tmp_path, monkeypatch):
     written: list[tuple[str, int]] = []
-    original = files.write_atomically
+    original = Directory.write
 
-    def counting(path: Path, content: bytes) -> None:
-        written.append((path.parent.name, len(content)))
-        original(path, content)
+    def counting(self: Directory, name: str, content: bytes) -> None:
+        written.append((name.split("/")[0], len(content)))
+        original(self, name, content)
 
-    monkeypatch.setattr(files, "write_atomically", counting)
+    monkeypatch.setattr(Directory, "write", counting)
     values = {**small, "checkpoint_every": 1_000, "eval_every": 1_000, "min_replay": 1_000, "log_every": 1_000}
     agent = implicitq.make("miq", toys.Toy, **values).learn(600, out=tmp_path / "run")
     first = sum(size for folder, size in written if folder == "replay")
