@@ -222,7 +222,7 @@ class RunFolder:
 
     def check_exactness(self) -> None:
         """Refuse to go on where the same bits cannot be expected."""
-        then, now = read_json(self.directory / VERSIONS), versions()
+        then, now = layout.read_versions(self.directory) or {}, versions()
         changed = [f"{name} {then.get(name)} -> {now[name]}" for name in now if then.get(name) != now[name]]
         if changed:
             raise InputError(
