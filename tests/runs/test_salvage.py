@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -102,8 +103,7 @@ def test_no_sample_reaches_across_a_gap(lost):
         replay.begin(ended, before[:, None] + 1)
     written = replay.written
     marks = [written * 0, written // 3, 2 * written // 3, written]
-    cuts = list(zip(marks[:-1], marks[1:], strict=True))
-    segments = [(replay.rows(first, until), until - first) for first, until in cuts]
+    segments = [(replay.rows(first, until), until - first) for first, until in pairwise(marks)]
     replay.clear()
     for number, (rows, counts) in enumerate(segments):
         replay.end_at_gap() if number in lost else replay.append_rows(rows, counts)

@@ -27,6 +27,7 @@ class Directory:
     def __init__(self, path: Path, lock: str, subfolders: tuple[str, ...]) -> None:
         """`lock` names the file that says who writes; `subfolders` those that may be in names."""
         self.path = path
+        self.closed = False
         self._subfolders = subfolders
         self._handles: dict[str, int] = {}  # by subfolder; "" is the folder itself
         self._lock_name, self._lock = lock, None
@@ -121,7 +122,7 @@ class Directory:
     def close(self) -> None:
         for handle in (*self._handles.values(), *([] if self._lock is None else [self._lock])):
             os.close(handle)
-        self._handles, self._lock = {}, None
+        self._handles, self._lock, self.closed = {}, None, True
 
     def _put(self, name: str, how: int, content: bytes) -> None:
         flags = os.O_WRONLY | how | _NO_LINK | _BINARY
@@ -149,6 +150,8 @@ class Directory:
 
     def _check_still_there(self) -> None:
         """The path must still lead to the lock that this process holds: others may have taken the folder's place."""
+        if self.closed:
+            raise InputError(f"{self.path} was closed; nothing more is written")
         if self._lock is None:
             return
         try:
@@ -192,7 +195,7 @@ class Directory:
             return None
         subfolder = name.rpartition("/")[0]
         if subfolder not in self._handles:
-            raise InputError(f"{self.path / subfolder} is missing, or the run folder is closed")
+            raise InputError(f"{self.path / subfolder} is missing")
         return self._handles[subfolder]
 
     @contextmanager

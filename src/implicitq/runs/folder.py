@@ -69,7 +69,6 @@ class RunFolder:
     def __init__(self, directory: Path, config: Config) -> None:
         self.directory = directory
         self.config = config
-        self.closed = False
         self._files = Directory(directory, LOCK, (CHECKPOINTS, REPLAY))
         self._checkpoints = Checkpoints(self._files)
         self._clock = timing.Clock(0.0, 0.0)
@@ -234,8 +233,11 @@ class RunFolder:
         """All evaluations so far, oldest first."""
         return layout.read_evaluations(self.directory)
 
+    @property
+    def closed(self) -> bool:
+        return self._files.closed
+
     def close(self) -> None:
-        self.closed = True
         self._files.close()
 
     @contextmanager
