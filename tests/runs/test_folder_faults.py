@@ -59,7 +59,12 @@ def test_a_run_does_not_write_into_one_that_took_its_place(how, small, tmp_path,
 CLOCKS = b"step,wall_seconds,cpu_seconds\n20,1,1\n40,x,2\n80,3,nan\n80,4,2\n"
 
 
-@pytest.mark.parametrize("content", [None, b"", b"step,wall", b"\0" * 40, CLOCKS])
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"step,wall", b"\0" * 40, CLOCKS],
+    ids=["missing", "empty", "cut short", "zeros", "damaged rows"],
+)
+@pytest.mark.filterwarnings("default::UserWarning")  # shown, as to a user
 def test_a_damaged_timing_file_is_rebuilt(run, content, capsys):
     (run / "timing.csv").unlink()
     if content is not None:

@@ -30,6 +30,7 @@ def test_without_salvage_the_run_is_refused_with_the_way_out(run, files_of):
     assert files_of(run) == before
 
 
+@pytest.mark.filterwarnings("default::UserWarning")  # shown, as to a user
 def test_a_salvaged_run_says_what_is_lost_and_goes_on_to_its_end(run, tmp_path, capsys):
     manifest = json.loads((run / "checkpoints" / "000000120.json").read_text())
     lost, whole = manifest["segments"][0]["until"][0], manifest["trainer"]["replay"]["written"][0]
