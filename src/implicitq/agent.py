@@ -12,7 +12,7 @@ import numpy as np
 
 from implicitq import algorithms, configs
 from implicitq.configs import Config
-from implicitq.driver import drive
+from implicitq.driver import Interrupted, drive
 from implicitq.envs import spaces
 from implicitq.envs.making import EnvironmentMaker, EnvironmentSource
 from implicitq.evaluate import Evaluator
@@ -87,9 +87,18 @@ class Agent:
         until = self.config.steps if steps is None else trainer.step + steps
         if out is not None:
             self._begin_run(Path(out))
+        if self._run is not None and self._run.closed:
+            raise InputError(f"the training has ended; go on with implicitq.resume({str(self._run.directory)!r})")
         ours = [] if self._run is None else [self._run]
         shown = [ProgressDisplay()] if progress and until > trainer.step else []
-        drive(trainer, until, [*ours, *listeners, *shown])
+        try:
+            drive(trainer, until, [*ours, *listeners, *shown])
+        except Interrupted:
+            raise
+        except BaseException:
+            if self._run is not None:
+                self._run.close()  # or the folder would stay locked in this process
+            raise
         return self
 
     def extend(self, steps: int) -> None:
@@ -171,8 +180,13 @@ class Agent:
             raise InputError(f"this agent already writes to {self._run.directory}")
         if self._trainer.step > 0:
             raise InputError("out must be given with the first call of learn: a run folder holds the whole run")
-        self._run = RunFolder.create(directory, self.config)
-        self._run.prepare(self._trainer)
+        run = RunFolder.create(directory, self.config)
+        try:
+            run.prepare(self._trainer)
+        except BaseException:
+            run.close()
+            raise
+        self._run = run
 
     def _ask(self, compiled: Callable[..., Any], observation: Any, action: Any = None) -> Array:
         rows, batched = spaces.flatten_any(self.observation_space, observation)
@@ -226,11 +240,13 @@ def resume(
     *,
     eval_env: EnvironmentSource | None = None,
     inexact: bool = False,
+    salvage: bool = False,
 ) -> Agent:
     """The agent of a run folder, exactly where its newest good checkpoint was; `learn` goes on from there.
 
     `env` is needed if the run was made from an environment object, `eval_env` if it had one of its own. With
-    `inexact`, other versions, processors or numbers of threads than the run began with are accepted.
+    `inexact`, other versions, processors or numbers of threads than the run began with are accepted. With `salvage`,
+    if no checkpoint is good, rows of the replay that are damaged are left out of the newest one; a warning says which.
     """
     run = RunFolder.open(directory)
     agent = None
@@ -242,7 +258,7 @@ def resume(
         maker = EnvironmentMaker(env if env is not None else run.config.env)
         agent = _agent(run.config, maker, eval_env, run)
         assert agent._trainer is not None
-        run.restore(agent._trainer)
+        run.restore(agent._trainer, salvage)
         return agent
     except BaseException:
         run.close()  # or the folder would stay locked in this process

@@ -107,9 +107,14 @@ class Replay:
         return LaterSteps(self._observations[chosen], self._actions[chosen], np.stack(weights, axis=1))
 
     @property
+    def most_rows(self) -> int:
+        """Completed rows that the ring of an environment can hold, beside the newest observation."""
+        return self._capacity - 1
+
+    @property
     def oldest(self) -> Array:
         """Count of the oldest row still held, per environment: [E]."""
-        return np.maximum(0, self._written - self._capacity + 1)
+        return np.maximum(0, self._written - self.most_rows)
 
     def rows(self, first: Array, until: Array) -> dict[str, Array]:
         """Completed rows counted from `first` to `until` [E], environment after environment."""
@@ -125,14 +130,24 @@ class Replay:
         """Put back what `rows` gave, oldest first."""
         positions = self._positions(first, until)
         for name, column in self._columns().items():
-            found = arrays[name]
-            if found.shape != (len(positions), *column.shape[1:]) or found.dtype != column.dtype:
+            found = arrays.get(name)
+            if found is None or found.shape != (len(positions), *column.shape[1:]) or found.dtype != column.dtype:
+                came = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
                 raise InputError(
-                    f"a replay segment has {name} of {found.dtype}{list(found.shape)}, "
+                    f"a replay segment has {came} for {name}, "
                     f"expected {column.dtype}{[len(positions), *column.shape[1:]]}"
                 )
             column[positions] = found
         self._written = np.array(until, np.int64)
+
+    def append_rows(self, arrays: dict[str, Array], counts: Array) -> None:
+        """Put rows of `rows` behind those that are here, `counts` [E] of them, under whatever number comes next."""
+        self.restore_rows(arrays, self._written, self._written + counts)
+
+    def end_at_gap(self) -> None:
+        """Close the newest episodes as a time limit would, at their last observation: what came next is lost."""
+        begun = self._written > 0
+        self._flags[(self._base + (self._written - 1) % self._capacity)[begun]] = _LAST
 
     def state(self) -> dict[str, Any]:
         """The generator, as plain data; rows travel in segments."""

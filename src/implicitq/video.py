@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 from implicitq.agent import Agent
 from implicitq.envs.making import EnvironmentMaker
 from implicitq.envs.vector import VIDEO, episode_seed
+from implicitq.runs.atomic_files import write_atomically
 from implicitq.types import Array, InputError
 
 
@@ -38,8 +41,7 @@ def record(agent: Agent, path: Path, *, episodes: int = 1, seed: int | None = No
         returns.append(total)
     rate = env.metadata.get("render_fps") or 30
     env.close()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    writer(path, frames, rate)
+    write_atomically(path, writer(frames, rate))  # so that no link in somebody's run folder is followed
     return float(np.mean(returns))
 
 
@@ -55,19 +57,23 @@ def _frame(env: gym.Env) -> Array:
     return rendered
 
 
-def _gif(path: Path, frames: list[Array], rate: float) -> None:
+def _gif(frames: list[Array], rate: float) -> bytes:
     from PIL import Image
 
     # Viewers show at most 50 frames a second: of faster tasks, keep as many as keep the pace.
     stride = max(1, round(rate / 50))
     pictures = [Image.fromarray(frame) for frame in frames[::stride]]
-    pictures[0].save(
-        path, save_all=True, append_images=pictures[1:], duration=round(1000 * stride / rate), loop=0, optimize=True
-    )
+    film = io.BytesIO()
+    shown = {"append_images": pictures[1:], "duration": round(1000 * stride / rate), "loop": 0, "optimize": True}
+    pictures[0].save(film, "GIF", save_all=True, **shown)
+    return film.getvalue()
 
 
-def _mp4(path: Path, frames: list[Array], rate: float) -> None:
-    _imageio().mimwrite(path, frames, fps=rate, macro_block_size=2)
+def _mp4(frames: list[Array], rate: float) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:  # the encoder wants a path
+        film = Path(folder) / "film.mp4"
+        _imageio().mimwrite(film, frames, fps=rate, macro_block_size=2)
+        return film.read_bytes()
 
 
 def _imageio() -> Any:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,24 +12,8 @@ from implicitq import InputError
 from implicitq.events import CheckpointDue
 from implicitq.runs import atomic_files as files
 from implicitq.runs import checkpoints
+from implicitq.runs.directory import Directory
 from implicitq.runs.folder import RunFolder
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Path:
-    """A run of 120 steps with checkpoints every 40; the last two are kept."""
-    from toys import SMALL
-
-    directory = tmp_path_factory.mktemp("checkpoints") / "run"
-    agent = implicitq.make("miq", "toys:Toy-v0", **SMALL).learn(out=directory)
-    agent.close()
-    return directory
-
-
-@pytest.fixture
-def run(finished, tmp_path) -> Path:
-    """A copy to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def step_after_resume(directory: Path) -> int:
@@ -100,14 +83,14 @@ def test_if_no_checkpoint_is_good_one_sentence_says_why_and_nothing_is_touched(r
     assert files_of(run) == before
 
 
-def test_a_run_that_fell_back_ends_like_one_that_did_not(run, finished, files_of):
+def test_a_run_that_fell_back_ends_like_one_that_did_not(run, finished_toy, files_of):
     damage(run / "checkpoints/000000120.safetensors", "altered")
     with pytest.warns(UserWarning, match="Going on from step 80"):
         agent = implicitq.resume(run)
     agent.learn()
     agent.close()
     after = {name: content for name, content in files_of(run).items() if not name.endswith(".rejected")}
-    assert after == files_of(finished)
+    assert after == files_of(finished_toy)
 
 
 def test_a_damaged_segment_leaves_no_rows_behind(small, tmp_path, monkeypatch):
@@ -128,13 +111,13 @@ def test_a_damaged_segment_leaves_no_rows_behind(small, tmp_path, monkeypatch):
 
 def test_a_checkpoint_writes_what_is_new_and_not_the_whole_replay_again(small, tmp_path, monkeypatch):
     written: list[tuple[str, int]] = []
-    original = files.write_atomically
+    original = Directory.write
 
-    def counting(path: Path, content: bytes) -> None:
-        written.append((path.parent.name, len(content)))
-        original(path, content)
+    def counting(self: Directory, name: str, content: bytes) -> None:
+        written.append((name.split("/")[0], len(content)))
+        original(self, name, content)
 
-    monkeypatch.setattr(files, "write_atomically", counting)
+    monkeypatch.setattr(Directory, "write", counting)
     values = {**small, "checkpoint_every": 1_000, "eval_every": 1_000, "min_replay": 1_000, "log_every": 1_000}
     agent = implicitq.make("miq", toys.Toy, **values).learn(600, out=tmp_path / "run")
     first = sum(size for folder, size in written if folder == "replay")
@@ -166,14 +149,14 @@ def test_pruning_keeps_what_a_wrapped_replay_needs(small, tmp_path):
     assert step_after_resume(directory) == 105
 
 
-def test_what_a_killed_process_left_half_done_is_cleared_away(run, finished, files_of):
+def test_what_a_killed_process_left_half_done_is_cleared_away(run, finished_toy, files_of):
     (run / "checkpoints" / "000000040.safetensors").write_bytes(b"orphan")
     (run / "checkpoints" / "000000060.json.part").write_bytes(b"half")
     (run / "replay" / "000000060-0001.safetensors").write_bytes(b"orphan")
     agent = implicitq.resume(run)
     agent._run.on_event(CheckpointDue(agent.step))  # pyright: ignore
     agent.close()
-    assert files_of(run) == files_of(finished)
+    assert files_of(run) == files_of(finished_toy)
 
 
 def test_foreign_files_among_the_checkpoints_do_no_harm(run):

@@ -18,6 +18,7 @@ class Options:
     directory: Folder  # Run folder.
     steps: Annotated[int | None, default("as planned", "INT")] = None  # New total, to go beyond the planned end.
     inexact: bool = False  # Accept other versions, another processor or number of threads than the run began with.
+    salvage: bool = False  # If no checkpoint is good, go on without the rows of the replay that are damaged.
 
 
 def run(arguments: list[str]) -> int:
@@ -25,7 +26,7 @@ def run(arguments: list[str]) -> int:
 
     from implicitq.agent import resume
 
-    agent = resume(options.directory, inexact=options.inexact)
+    agent = resume(options.directory, inexact=options.inexact, salvage=options.salvage)
     if agent.step >= (agent.config.steps if options.steps is None else options.steps):
         agent.close()
         raise InputError(

@@ -18,18 +18,30 @@ _HEADER = "implicitq"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the target, flush to the disk, rename: a reader sees the old file or the new one."""
+    """Write beside the target, flush to the disk, rename: a reader sees the old file or the new one.
+
+    For files at places that the user chose; those of a run folder are written by `Directory`.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(path.name + ".part")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    temporary.unlink(missing_ok=True)  # left by a process that died, or a link to somewhere else
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk does not know which file
 
 
 def write_json(path: Path, data: Any) -> None:
-    write_atomically(path, (json.dumps(data, indent=2) + "\n").encode())
+    write_atomically(path, json_bytes(data))
+
+
+def json_bytes(data: Any) -> bytes:
+    return (json.dumps(data, indent=2) + "\n").encode()
 
 
 def read_json(path: Path) -> Any:
@@ -39,17 +51,15 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path} cannot be read: {error}") from None
 
 
-def write_arrays(path: Path, arrays: dict[str, Array], header: dict[str, Any]) -> str:
-    """Arrays and plain data in one safetensors file; gives its digest."""
-    content = safetensors.numpy.save(
+def array_bytes(arrays: dict[str, Array], header: dict[str, Any]) -> bytes:
+    """Arrays and plain data as one safetensors file."""
+    return safetensors.numpy.save(
         {name: np.asarray(array, order="C") for name, array in arrays.items()}, {_HEADER: json.dumps(header)}
     )
-    write_atomically(path, content)
-    return hashlib.sha256(content).hexdigest()
 
 
 def read_arrays(path: Path, digest: str | None = None) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Inverse of `write_arrays`; with a `digest`, refuses a file that was altered."""
+    """The arrays and the header of a file of `array_bytes`; with a `digest`, refuses one that was altered."""
     try:
         if digest is not None:
             with open(path, "rb") as file:

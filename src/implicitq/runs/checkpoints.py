@@ -7,84 +7,169 @@ again; a checkpoint lists those that it needs. Every file is checked by its SHA-
 
 from __future__ import annotations
 
-import zlib
-from pathlib import Path
+import hashlib
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from implicitq.runs.atomic_files import digest_of, read_arrays, read_json, write_arrays, write_json
-from implicitq.runs.layout import CHECKPOINTS, REPLAY, checkpoint_steps
+from implicitq import configs
+from implicitq.configs import Config
+from implicitq.runs import manifests
+from implicitq.runs.atomic_files import array_bytes, digest_of, json_bytes, read_arrays
+from implicitq.runs.directory import PART, Directory
+from implicitq.runs.layout import CHECKPOINTS, CONFIG, LOGS, REPLAY, checkpoint_steps
+from implicitq.runs.manifests import FORMAT, checkpoint_step, is_segment, mark, stem
+from implicitq.runs.settings import NOT_LEARNT, differences
 from implicitq.train import Trainer
-from implicitq.types import InputError
+from implicitq.types import Array, InputError
 
-FORMAT = 1
 _KEEP = 2  # the newest, and one to fall back to
 _SEGMENT_ROWS = 1 << 16
+_MAY_CHANGE = NOT_LEARNT | {"vectorization"}  # settings that a run can go on with as if they had never been others
+
+
+class ReplayDamaged(InputError):
+    """A segment of the replay is no good, so that the run cannot go on exactly; the rest may be."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a salvaged run has lost."""
+
+    step: int
+    rows: int  # of the replay
+    of_rows: int
+    segments: tuple[str, ...]  # files with these rows, and possibly some that had left the replay
 
 
 class Checkpoints:
     """The checkpoints below one run folder."""
 
-    def __init__(self, directory: Path, logs: tuple[str, ...]) -> None:
-        """`logs` are append-only files of the folder, cut back to the checkpoint on restoring."""
+    def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self._logs = logs
         self._segments: list[dict[str, Any]] = []  # in the replay as of the last checkpoint
 
     def steps(self) -> list[int]:
         """Steps with a checkpoint, oldest first."""
-        return checkpoint_steps(self._directory)
+        return checkpoint_steps(self._directory.path)
 
     def save(self, trainer: Trainer) -> None:
         arrays, data = trainer.state()
         segments = self._new_segments(trainer)
-        stem = f"{trainer.step:09d}"
-        digest = write_arrays(self._path(f"{CHECKPOINTS}/{stem}.safetensors"), arrays, {"format": FORMAT})
+        digest = self._write_arrays(f"{CHECKPOINTS}/{stem(trainer.step)}.safetensors", arrays)
         manifest = {
             "format": FORMAT,
             "arrays": digest,
             "segments": segments,
-            "logs": {name: self._log_mark(name) for name in self._logs},
+            "logs": {name: mark(self._directory.read(name)) for name in LOGS},
+            "config": _lasting(trainer.config),
             "trainer": data,
         }
-        write_json(self._path(f"{CHECKPOINTS}/{stem}.json"), {**manifest, "sha256": digest_of(manifest)})
+        sealed = {**manifest, "sha256": digest_of(manifest)}
+        self._directory.write(f"{CHECKPOINTS}/{stem(trainer.step)}.json", json_bytes(sealed))
         self._segments = segments
         self.prune()
 
+    def check_config(self, config: Config) -> None:
+        """Refuse a config with which the newest checkpoint cannot have been made."""
+        for step in reversed(self.steps()):
+            try:
+                saved = self._manifest(step).get("config")
+            except InputError:
+                continue  # `restore` says what is wrong with it
+            changed = differences(configs.from_json({**_left_out(config), **saved}), config, "now") if saved else ""
+            if changed:
+                raise InputError(
+                    f"{self._directory.path / CONFIG} was changed after the checkpoint at step {step} ({changed}); "
+                    "set it back, or begin a new run"
+                )
+            return
+
     def restore(self, trainer: Trainer, step: int) -> None:
         """Bring the trainer to the checkpoint at `step` and cut the logs back to it; InputError if it is no good."""
-        manifest = self._manifest(step)
-        arrays, _ = read_arrays(self._path(f"{CHECKPOINTS}/{step:09d}.safetensors"), manifest["arrays"])
-        for name, mark in manifest["logs"].items():
-            if self._log_mark(name, mark["size"]) != mark:
-                raise InputError(f"{self._path(name)} is not as it was at step {step}")
+        manifest, arrays = self._checked(trainer, step)
         trainer.replay.clear()  # of rows from a checkpoint that turned out to be damaged half-way
         for segment in manifest["segments"]:
-            rows, _ = read_arrays(self._path(f"{REPLAY}/{segment['file']}"), segment["sha256"])
+            rows = self._rows(segment)
             trainer.replay.restore_rows(rows, np.array(segment["first"]), np.array(segment["until"]))
         trainer.restore(arrays, manifest["trainer"])
         self._segments = manifest["segments"]
-        for name, mark in manifest["logs"].items():
-            with open(self._path(name), "r+b") as file:
-                file.truncate(mark["size"])
+        self._cut_logs(manifest)
+
+    def salvage(self, trainer: Trainer, step: int) -> Loss:
+        """As `restore`, but for segments of the replay that are damaged: these are left out."""
+        manifest, arrays = self._checked(trainer, step)
+        data, replay = manifest["trainer"], trainer.replay
+        replay.clear()
+        lost = []
+        for segment in manifest["segments"]:
+            try:
+                replay.append_rows(self._rows(segment), np.subtract(segment["until"], segment["first"]))
+            except InputError:
+                replay.end_at_gap()
+                lost.append(segment)
+        trainer.restore(arrays, {**data, "replay": {**data["replay"], "written": replay.written.tolist()}})
+        self._segments = []  # rows have other numbers now: the next checkpoint writes them all
+        self._cut_logs(manifest)
+        written = np.array(data["replay"]["written"])
+        oldest = np.maximum(0, written - replay.most_rows)
+        rows = sum(int(np.maximum(0, np.subtract(s["until"], np.maximum(s["first"], oldest))).sum()) for s in lost)
+        return Loss(step, rows, int((written - oldest).sum()), tuple(s["file"] for s in lost))
 
     def reject(self, step: int) -> None:
         """Set a checkpoint aside, so that it is not tried again."""
-        for path in (self._directory / CHECKPOINTS).glob(f"{step:09d}.*"):
-            path.rename(path.with_name(path.name + ".rejected"))
+        for name in self._directory.files(CHECKPOINTS):
+            if checkpoint_step(name.removeprefix(f"{CHECKPOINTS}/")) == step:
+                self._directory.rename(name, ".rejected")
+
+    def prune(self) -> None:
+        """Drop checkpoints but the newest ones, segments that none of these needs, and what was left half-written."""
+        kept = self.steps()[-_KEEP:]
+        for path in self._directory.files(CHECKPOINTS):
+            name = path.removeprefix(f"{CHECKPOINTS}/")
+            step = checkpoint_step(name.removesuffix(PART))
+            if step is not None and (step not in kept or name.endswith(PART)):
+                self._directory.remove(path)
+        needed = set()
+        for step in kept:
+            try:
+                needed |= {segment["file"] for segment in self._manifest(step)["segments"]}
+            except InputError:
+                continue
+        for path in self._directory.files(REPLAY):
+            name = path.removeprefix(f"{REPLAY}/")
+            if is_segment(name.removesuffix(PART)) and name not in needed:
+                self._directory.remove(path)
+
+    def _checked(self, trainer: Trainer, step: int) -> tuple[dict[str, Any], dict[str, Array]]:
+        """The manifest and the arrays of a checkpoint, if these fit the trainer and the logs."""
+        manifest = self._manifest(step)
+        arrays, _ = read_arrays(self._directory.path / CHECKPOINTS / f"{stem(step)}.safetensors", manifest["arrays"])
+        for name, then in manifest["logs"].items():
+            if mark(self._directory.read(name)[: then["size"]]) != then:
+                raise InputError(f"{self._directory.path / name} is not as it was at step {step}")
+        config = trainer.config
+        for segment in manifest["segments"]:
+            rows = np.subtract(segment["until"], segment["first"])
+            if rows.shape != (config.num_envs,) or (rows > config.replay_size).any():
+                raise InputError(f"the checkpoint at step {step} has a replay of another size than its config")
+        _check_arrays(trainer, arrays)
+        _check_generator(manifest["trainer"]["replay"]["generator"])
+        return manifest, arrays
+
+    def _rows(self, segment: dict[str, Any]) -> dict[str, Array]:
+        try:
+            return read_arrays(self._directory.path / REPLAY / segment["file"], segment["sha256"])[0]
+        except InputError as error:
+            raise ReplayDamaged(str(error)) from None
+
+    def _cut_logs(self, manifest: dict[str, Any]) -> None:
+        for name, then in manifest["logs"].items():
+            self._directory.cut(name, then["size"])
 
     def _manifest(self, step: int) -> dict[str, Any]:
-        path = self._path(f"{CHECKPOINTS}/{step:09d}.json")
-        manifest = read_json(path)
-        if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
-            raise InputError(f"{path} is not a checkpoint")
-        if manifest["format"] > FORMAT:
-            raise InputError(f"{path} has format {manifest['format']}, newer than the {FORMAT} known here")
-        digest = manifest.pop("sha256", None)
-        if digest != digest_of(manifest):
-            raise InputError(f"{path} was altered: its checksum is wrong")
-        return manifest
+        return manifests.read(self._directory.path / CHECKPOINTS / f"{stem(step)}.json", LOGS)
 
     def _new_segments(self, trainer: Trainer) -> list[dict[str, Any]]:
         """Write the rows that came since the last checkpoint; list all segments that the replay now consists of."""
@@ -95,34 +180,45 @@ class Checkpoints:
         chunk = max(1, _SEGMENT_ROWS // len(written))
         while np.any(first < written):
             until = np.minimum(first + chunk, written)
-            name = f"{trainer.step:09d}-{len(segments):04d}.safetensors"
-            digest = write_arrays(self._path(f"{REPLAY}/{name}"), replay.rows(first, until), {"format": FORMAT})
+            name = f"{stem(trainer.step)}-{len(segments):04d}.safetensors"
+            digest = self._write_arrays(f"{REPLAY}/{name}", replay.rows(first, until))
             segments.append({"file": name, "sha256": digest, "first": first.tolist(), "until": until.tolist()})
             first = until
         return segments
 
-    def prune(self) -> None:
-        """Drop checkpoints but the newest ones, and segments that none of these needs."""
-        steps = self.steps()
-        kept = {f"{step:09d}" for step in steps[-_KEEP:]}
-        for path in (self._directory / CHECKPOINTS).glob("?????????.*"):  # also what a sudden death left half done
-            if path.name.split(".")[0] not in kept and path.suffix != ".rejected":
-                path.unlink()
-        needed = {segment["file"] for segment in self._segments}
-        for step in steps[-_KEEP:-1]:
-            try:
-                needed |= {segment["file"] for segment in self._manifest(step)["segments"]}
-            except InputError:
-                continue
-        for path in (self._directory / REPLAY).glob("*.safetensors"):
-            if path.name not in needed:
-                path.unlink()
+    def _write_arrays(self, name: str, arrays: dict[str, Array]) -> str:
+        """Gives the checksum of the file."""
+        content = array_bytes(arrays, {"format": FORMAT})
+        self._directory.write(name, content)
+        return hashlib.sha256(content).hexdigest()
 
-    def _log_mark(self, name: str, size: int | None = None) -> dict[str, int]:
-        """Length and checksum of the first `size` bytes of a log."""
-        path = self._path(name)
-        content = path.read_bytes()[:size] if path.exists() else b""
-        return {"size": len(content), "crc32": zlib.crc32(content)}
 
-    def _path(self, name: str) -> Path:
-        return self._directory / name
+def _lasting(config: Config) -> dict[str, Any]:
+    """The settings that a run keeps from its first step to its last."""
+    return {name: value for name, value in configs.to_json(config).items() if name not in _MAY_CHANGE}
+
+
+def _left_out(config: Config) -> dict[str, Any]:
+    """The other settings."""
+    return {name: value for name, value in configs.to_json(config).items() if name in _MAY_CHANGE}
+
+
+def _check_arrays(trainer: Trainer, arrays: dict[str, Array]) -> None:
+    """Those that are not the learner's, which checks its own."""
+    number, actions = trainer.config.num_envs, trainer.envs.action_space
+    shapes = {"returns": (number,), "lengths": (number,), "envs.episodes": (number,)}
+    shapes |= {"observations": (number, trainer.spec.observation_size)}
+    for name, shape in shapes.items():
+        if name not in arrays or arrays[name].shape != shape or arrays[name].dtype.kind not in "fi":
+            raise InputError(f"the checkpoint has no {name} of the shape {list(shape)}")
+    for index in range(number):
+        taken = arrays.get(f"envs.actions.{index}")
+        if taken is None or taken.shape[1:] != (actions.shape or ()) or taken.dtype.kind not in "fiu":
+            raise InputError(f"the checkpoint has no actions of environment {index} that it takes")
+
+
+def _check_generator(state: dict[str, Any]) -> None:
+    try:
+        np.random.default_rng(0).bit_generator.state = state
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
+        raise InputError(f"the checkpoint has a state of the generator that cannot be used: {error}") from None

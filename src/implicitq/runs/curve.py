@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import numpy as np
 
-from implicitq.runs.atomic_files import write_atomically
 from implicitq.types import Evaluation
 
 
-def learning_curve(path: Path, title: str, evaluations: list[Evaluation]) -> None:
-    """Mean return of every evaluation against environment steps, with a band of one standard deviation."""
+def learning_curve(title: str, evaluations: list[Evaluation]) -> bytes:
+    """A PNG: mean return of every evaluation against environment steps, with a band of one standard deviation."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -30,4 +28,4 @@ def learning_curve(path: Path, title: str, evaluations: list[Evaluation]) -> Non
     axes.legend(frameon=False)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})
-    write_atomically(path, buffer.getvalue())
+    return buffer.getvalue()

@@ -5,13 +5,14 @@ All clocks are in timing.csv, so that the other files of two equal runs can be c
 
 from __future__ import annotations
 
-import csv
+import dataclasses
 import importlib.metadata
 import io
 import os
 import platform
-import time
 import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,28 @@ import numpy as np
 from implicitq import configs
 from implicitq.configs import Config
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Stopped
-from implicitq.runs import layout, policy_file
-from implicitq.runs.atomic_files import read_json, write_atomically, write_json
-from implicitq.runs.checkpoints import Checkpoints
-from implicitq.runs.layout import CONFIG, CURVE, EVALUATIONS, EVALUATIONS_NPZ, LOCK, METRICS, POLICY, TIMING, VERSIONS
+from implicitq.runs import layout, policy_file, timing
+from implicitq.runs.atomic_files import json_bytes, read_json
+from implicitq.runs.checkpoints import Checkpoints, Loss, ReplayDamaged
+from implicitq.runs.directory import PART, Directory
+from implicitq.runs.layout import (
+    CHECKPOINTS,
+    CONFIG,
+    CURVE,
+    EVALUATIONS,
+    EVALUATIONS_NPZ,
+    LOCK,
+    METRICS,
+    POLICY,
+    REPLAY,
+    SALVAGED,
+    TIMING,
+    VERSIONS,
+)
 from implicitq.train import Trainer
 from implicitq.types import Evaluation, InputError
 
-_LOGS = (METRICS, EVALUATIONS)
+_FILES = (CONFIG, VERSIONS, METRICS, EVALUATIONS, EVALUATIONS_NPZ, TIMING, POLICY, CURVE, SALVAGED)
 _PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
 
 
@@ -54,9 +69,9 @@ class RunFolder:
     def __init__(self, directory: Path, config: Config) -> None:
         self.directory = directory
         self.config = config
-        self._checkpoints = Checkpoints(directory, _LOGS)
-        self._clock = _Clock(0.0, 0.0)
-        self._lock = _lock(directory)
+        self._files = Directory(directory, LOCK, (CHECKPOINTS, REPLAY))
+        self._checkpoints = Checkpoints(self._files)
+        self._clock = timing.Clock(0.0, 0.0)
         self._trainer: Trainer | None = None  # known from `prepare` or `restore` on
 
     @staticmethod
@@ -67,13 +82,19 @@ class RunFolder:
             raise InputError(
                 f"{directory} already holds a run; go on with: implicitq resume {directory}, or choose another --out"
             )
-        begun = {LOCK, VERSIONS, f"{VERSIONS}.part", f"{CONFIG}.part"}  # by a process that died at once
-        if directory.exists() and (not directory.is_dir() or {path.name for path in directory.iterdir()} - begun):
+        begun = {LOCK, VERSIONS, f"{VERSIONS}{PART}", f"{CONFIG}{PART}"}  # by a process that died at once
+        found = {path.name for path in directory.iterdir()} - begun if directory.is_dir() else set()
+        if found & set(layout.TRACES):
+            raise InputError(
+                f"{directory} holds a run that has lost its {CONFIG}; put it back, or choose another --out"
+            )
+        if found or (directory.exists() and not directory.is_dir()):
             raise InputError(f"{directory} is not an empty folder; choose another --out")
         directory.mkdir(parents=True, exist_ok=True)
         run = RunFolder(directory, config)
-        write_json(directory / VERSIONS, versions())
-        run.replan(config)
+        with run._closed_on_failure():
+            run._files.write(VERSIONS, json_bytes(versions()))
+            run.replan(config)
         return run
 
     @staticmethod
@@ -83,23 +104,28 @@ class RunFolder:
             config = layout.read_config(directory)
         except InputError as error:
             raise InputError(f"{directory} is not a run folder: {error}") from None
-        return RunFolder(directory, config)
+        run = RunFolder(directory, config)
+        with run._closed_on_failure():
+            run._files.refuse_links((*_FILES, *(f"{name}{PART}" for name in _FILES)))
+            run._checkpoints.check_config(config)
+        return run
 
     def replan(self, config: Config) -> None:
         """Keep a changed config, as when a run is to go on beyond its planned end."""
         self.config = config
-        write_json(self.directory / CONFIG, configs.to_file(config))
+        self._files.write(CONFIG, json_bytes(configs.to_file(config)))
 
     def prepare(self, trainer: Trainer) -> None:
-        """Write the headers of the logs; called once per run, before its first step."""
+        """Make the subfolders and the headers of the logs; called once per run, before its first step."""
         self._trainer = trainer
+        self._files.make_subfolders()
         headers = {
             METRICS: ["step", *trainer.metric_names],
             EVALUATIONS: layout.evaluation_columns(self.config.eval_episodes),
-            TIMING: ["step", "wall_seconds", "cpu_seconds"],
+            TIMING: timing.COLUMNS,
         }
         for name, header in headers.items():
-            write_atomically(self.directory / name, _line(header))
+            self._files.write(name, _line(header))
 
     def on_event(self, event: Event) -> None:
         """Store what an event brings."""
@@ -124,35 +150,78 @@ class RunFolder:
         self._write_policy(trainer)
         self._note_time(trainer.step)  # from where the clocks go on if the run does
 
-    def restore(self, trainer: Trainer) -> None:
-        """Bring the trainer to the newest good checkpoint; to the start if there is none yet."""
+    def restore(self, trainer: Trainer, salvage: bool = False) -> None:
+        """Bring the trainer to the newest good checkpoint; to the start if there is none yet.
+
+        With `salvage`, if none is good, to the newest one of which only rows of the replay are damaged, without these.
+        """
         steps = self._checkpoints.steps()
-        reasons = []
+        if not steps:
+            self._begin_again(trainer)
+            return
+        reasons, loss = [], None
         for step in reversed(steps):
             try:
                 self._checkpoints.restore(trainer, step)
-            except (InputError, KeyError) as error:
-                reasons.append(f"{error}")
-                continue
-            for bad in steps[steps.index(step) + 1 :]:
-                self._checkpoints.reject(bad)
-            if reasons:
-                warnings.warn(f"{'; '.join(reasons)}. Going on from step {step} instead.", stacklevel=2)
-            # Whatever a sudden death after the checkpoint left undone.
-            self._checkpoints.prune()
-            self._trainer = trainer
-            self._write_policy(trainer)
-            self._cut_timing(step)
-            self._write_npz()
-            self._draw_curve()
-            return
-        if steps:
-            raise InputError(f"no checkpoint of {self.directory} can be used: {'; '.join(reasons)}")
+                break
+            except InputError as error:
+                reasons.append(error)
+        else:
+            step, loss = self._salvaged(trainer, steps[::-1], reasons, salvage)
+        for bad in steps[steps.index(step) + 1 :]:
+            self._checkpoints.reject(bad)
+        if loss is not None:
+            self._note_loss(loss)
+        elif reasons:
+            warnings.warn(f"{_list(reasons)}. Going on from step {step} instead.", stacklevel=2)
+        self._trainer = trainer
+        self._finish_what_was_left(trainer)
+
+    def _begin_again(self, trainer: Trainer) -> None:
+        if (self.directory / POLICY).exists():  # it is written after the first checkpoint
+            raise InputError(
+                f"the checkpoints of {self.directory} are gone, so it cannot be trained on; "
+                f"its policy is whole: implicitq evaluate {self.directory}"
+            )
         self.prepare(trainer)
+
+    def _salvaged(
+        self, trainer: Trainer, steps: list[int], reasons: list[InputError], salvage: bool
+    ) -> tuple[int, Loss]:
+        """The step and the loss of the newest checkpoint whose damage is in the replay alone, if that is accepted."""
+        only_replay = [step for step, why in zip(steps, reasons, strict=True) if isinstance(why, ReplayDamaged)]
+        if only_replay and salvage:
+            return only_replay[0], self._checkpoints.salvage(trainer, only_replay[0])
+        way_out = "; to go on without the rows of the replay that are damaged: --salvage" if only_replay else ""
+        raise InputError(f"no checkpoint of {self.directory} can be used: {_list(reasons)}{way_out}")
+
+    def _note_loss(self, loss: Loss) -> None:
+        """Say what is lost, and keep it in the folder: the run is no longer what its seed gives."""
+        noted = read_json(self.directory / SALVAGED) if (self.directory / SALVAGED).exists() else []
+        entries = [*(noted if isinstance(noted, list) else []), dataclasses.asdict(loss)]
+        self._files.write(SALVAGED, json_bytes(entries))
+        warnings.warn(
+            f"{loss.rows:,} of the {loss.of_rows:,} rows of the replay at step {loss.step} are lost "
+            f"({', '.join(loss.segments)}). The run goes on from there without them, so it will differ from one that "
+            f"was never damaged; {SALVAGED} says so.",
+            stacklevel=2,
+        )
+
+    def _finish_what_was_left(self, trainer: Trainer) -> None:
+        """By a sudden death after the checkpoint."""
+        self._checkpoints.prune()
+        known = {f"{name}{PART}" for name in _FILES}
+        for name in self._files.files():
+            if name in known:
+                self._files.remove(name)
+        self._write_policy(trainer)
+        self._cut_timing(trainer.step)
+        self._write_npz()
+        self._draw_curve()
 
     def check_exactness(self) -> None:
         """Refuse to go on where the same bits cannot be expected."""
-        then, now = read_json(self.directory / VERSIONS), versions()
+        then, now = layout.read_versions(self.directory) or {}, versions()
         changed = [f"{name} {then.get(name)} -> {now[name]}" for name in now if then.get(name) != now[name]]
         if changed:
             raise InputError(
@@ -164,23 +233,32 @@ class RunFolder:
         """All evaluations so far, oldest first."""
         return layout.read_evaluations(self.directory)
 
-    def close(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+    @property
+    def closed(self) -> bool:
+        return self._files.closed
 
-    def _append(self, name: str, values: list[Any]) -> None:
-        with open(self.directory / name, "ab") as file:
-            file.write(_line(values))
-            file.flush()
-            os.fsync(file.fileno())  # a checkpoint relies on what the logs hold
+    def close(self) -> None:
+        self._files.close()
+
+    @contextmanager
+    def _closed_on_failure(self) -> Iterator[None]:
+        """Or the folder would stay locked in this process."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+    def _append(self, name: str, values: Iterable[Any]) -> None:
+        self._files.append(name, _line(values))
 
     def _note_time(self, step: int) -> None:
         self._append(TIMING, [step, *self._clock.read()])
 
     def _write_policy(self, trainer: Trainer) -> None:
         spaces = trainer.envs.observation_space, trainer.envs.action_space
-        policy_file.save(self.directory / POLICY, self.config, *spaces, trainer.learner.shipped, trainer.step)
+        content = policy_file.content(self.config, *spaces, trainer.learner.shipped, trainer.step)
+        self._files.write(POLICY, content)
 
     def _write_npz(self) -> None:
         """The schema of Stable-Baselines3's EvalCallback."""
@@ -192,7 +270,7 @@ class RunFolder:
             results=np.array([e.returns for e in done]),
             ep_lengths=np.array([e.lengths for e in done]),
         )
-        write_atomically(self.directory / EVALUATIONS_NPZ, buffer.getvalue())
+        self._files.write(EVALUATIONS_NPZ, buffer.getvalue())
 
     def _draw_curve(self) -> None:
         from implicitq.runs.curve import learning_curve  # slow to import, and wanted once per run
@@ -200,30 +278,25 @@ class RunFolder:
         done = self.evaluations()
         if done:
             title = f"{self.config.algorithm} on {self.config.env}, seed {self.config.seed}"
-            learning_curve(self.directory / CURVE, title, done)
+            self._files.write(CURVE, learning_curve(title, done))
 
     def _cut_timing(self, step: int) -> None:
-        """Forget the clocks after `step`, and let them go on from there."""
-        with open(self.directory / TIMING, newline="") as file:
-            header, *rows = csv.reader(file)
-        kept = [row for row in rows if int(row[0]) <= step]
-        write_atomically(self.directory / TIMING, b"".join(map(_line, [header, *kept])))
+        """Forget the clocks after `step`, and let them go on from there; what cannot be read is left out."""
+        rows, whole = timing.read_rows(self._files.read(TIMING))
+        if not whole:
+            warnings.warn(f"{self.directory / TIMING} was damaged; its clocks go on from what is left", stacklevel=2)
+        kept = [row for row in rows if row.step <= step]
+        self._files.write(TIMING, b"".join(map(_line, [timing.COLUMNS, *kept])))
         if kept:
-            self._clock = _Clock(float(kept[-1][1]), float(kept[-1][2]))
+            self._clock = timing.Clock(kept[-1].wall, kept[-1].cpu)
 
 
-class _Clock:
-    """Wall and CPU seconds of the run, over all its sessions."""
-
-    def __init__(self, wall: float, cpu: float) -> None:
-        self._wall, self._cpu = wall - time.monotonic(), cpu - time.process_time()
-
-    def read(self) -> tuple[float, float]:
-        return round(self._wall + time.monotonic(), 3), round(self._cpu + time.process_time(), 3)
-
-
-def _line(values: list[Any]) -> bytes:
+def _line(values: Iterable[Any]) -> bytes:
     return (",".join(repr(v) if isinstance(v, float) else str(v) for v in values) + "\n").encode()
+
+
+def _list(reasons: list[InputError]) -> str:
+    return "; ".join(map(str, reasons))
 
 
 def _processor() -> str:
@@ -232,18 +305,3 @@ def _processor() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
-
-
-def _lock(directory: Path) -> int | None:
-    """Two processes must not write one run; the lock goes with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        return None
-    handle = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise InputError(f"another process is training in {directory}") from None
-    return handle

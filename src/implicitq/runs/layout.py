@@ -18,7 +18,7 @@ import numpy as np
 
 from implicitq import configs
 from implicitq.configs import Config
-from implicitq.runs import settings
+from implicitq.runs import manifests, settings
 from implicitq.runs.settings import RunConfig
 from implicitq.types import Array, Evaluation, InputError
 
@@ -33,6 +33,10 @@ CURVE = "curve.png"
 CHECKPOINTS = "checkpoints"
 REPLAY = "replay"
 LOCK = ".lock"
+SALVAGED = "salvaged.json"
+
+LOGS = (METRICS, EVALUATIONS)
+"""Files that only grow, and are cut back to the checkpoint on resuming."""
 
 TRACES = (CONFIG, EVALUATIONS, VERSIONS, CHECKPOINTS)
 """What makes a folder a run's."""
@@ -95,18 +99,35 @@ def has_run(folder: Path) -> bool:
 
 def checkpoint_steps(folder: Path) -> list[int]:
     """Steps with a checkpoint, oldest first."""
-    found = (folder / CHECKPOINTS).glob("*.json")
-    return sorted(int(path.stem) for path in found if path.stem.isdecimal())
+    found = (manifests.checkpoint_step(path.name) for path in (folder / CHECKPOINTS).glob("*.json"))
+    return sorted(step for step in found if step is not None)
 
 
 def read_run(folder: Path, name: str) -> FoundRun:
     """A run of implicitq, or one that another library left in the same files."""
     data = read_json_file(folder, CONFIG)
+    _check_evaluations(folder)
     steps, means, cut = read_curve(folder)
     if not len(steps):
         raise InputError(f"{EVALUATIONS} holds no evaluation yet")
     config = settings.from_file(data, CONFIG, spacing(steps))
     return FoundRun(folder, name, config, read_versions(folder), steps, means, read_seconds(folder, steps), cut)
+
+
+def _check_evaluations(folder: Path) -> None:
+    """Refuse evaluations that are not those of the newest checkpoint that can be read; without one, all are believed.
+
+    The checkpoint is read first: what it knows of is in the file by then, even if the run goes on meanwhile.
+    """
+    for step in reversed(checkpoint_steps(folder)):
+        try:
+            then = manifests.read(folder / CHECKPOINTS / f"{manifests.stem(step)}.json", LOGS)["logs"][EVALUATIONS]
+            content = (folder / EVALUATIONS).read_bytes()
+        except (InputError, OSError):
+            continue
+        if manifests.mark(content[: then["size"]]) != then:
+            raise InputError(f"{EVALUATIONS} was altered: it is not as it was at the checkpoint of step {step}")
+        return
 
 
 def spacing(steps: Array) -> int:

@@ -11,7 +11,7 @@ from implicitq import configs
 from implicitq.configs import Config
 from implicitq.envs import spaces
 from implicitq.learner import Actor
-from implicitq.runs.atomic_files import read_arrays, write_arrays
+from implicitq.runs.atomic_files import array_bytes, read_arrays, write_atomically
 from implicitq.types import Array, InputError
 
 FORMAT = 1
@@ -26,6 +26,10 @@ class PolicyFile(NamedTuple):
 
 
 def save(path: Path, config: Config, observation_space: Space, action_space: Space, actor: Actor, step: int) -> None:
+    write_atomically(path, content(config, observation_space, action_space, actor, step))
+
+
+def content(config: Config, observation_space: Space, action_space: Space, actor: Actor, step: int) -> bytes:
     header = {
         "kind": "policy",
         "format": FORMAT,
@@ -34,7 +38,7 @@ def save(path: Path, config: Config, observation_space: Space, action_space: Spa
         "observation_space": spaces.describe(observation_space),
         "action_space": spaces.describe(action_space),
     }
-    write_arrays(path, actor.arrays(), header)
+    return array_bytes(actor.arrays(), header)
 
 
 def read(path: Path) -> PolicyFile:

@@ -1,0 +1,211 @@
+"""The one way in which a run folder is written.
+
+A run folder may come from a stranger, and may vanish under a run. So everything in it is reached through handles of
+the folder and of its two subfolders: no link is followed, nothing but regular files is touched, and once the folder
+was removed or replaced nothing more is written. The folder itself may be reached through a link.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from implicitq.types import InputError
+
+PART = ".part"  # ends the name of a file that is being written
+_HANDLES = os.open in os.supports_dir_fd and hasattr(os, "O_DIRECTORY")  # not on Windows, where paths have to do
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+
+
+class Directory:
+    """A folder that this process alone writes, until `close`. Names are `file` or `subfolder/file`."""
+
+    def __init__(self, path: Path, lock: str, subfolders: tuple[str, ...]) -> None:
+        """`lock` names the file that says who writes; `subfolders` those that may be in names."""
+        self.path = path
+        self.closed = False
+        self._subfolders = subfolders
+        self._handles: dict[str, int] = {}  # by subfolder; "" is the folder itself
+        self._lock_name, self._lock = lock, None
+        if _HANDLES:
+            self._handles[""] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._lock = self._take_lock()
+            self._enter_subfolders()
+        except BaseException:
+            self.close()
+            raise
+
+    def make_subfolders(self) -> None:
+        """Those that are missing; the folder itself is never made again."""
+        self._check_still_there()
+        for name in self._subfolders:
+            if self._kind(name) is None:
+                with self._about(name, "made"):
+                    os.mkdir(self._at(name), dir_fd=self._handle(name))
+        self._enter_subfolders()
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write beside the target, flush to the disk, rename: a reader sees the old file or the new one."""
+        self._check_still_there()
+        self._require_regular(name)
+        left = self._require_regular(name + PART)  # by a process that died
+        part, handle = self._at(name + PART), self._handle(name)
+        with self._about(name, "written"):
+            if left:
+                os.unlink(part, dir_fd=handle)
+            try:
+                self._put(name + PART, os.O_EXCL | os.O_CREAT, content)
+                os.replace(part, self._at(name), src_dir_fd=handle, dst_dir_fd=handle)
+            except OSError:
+                if self._kind(name + PART) is not None:
+                    os.unlink(part, dir_fd=handle)
+                raise
+
+    def append(self, name: str, content: bytes) -> None:
+        """Add to a file that is there, and flush to the disk."""
+        self._check_still_there()
+        self._require_regular(name)
+        with self._about(name, "written"):
+            self._put(name, os.O_APPEND, content)
+
+    def cut(self, name: str, size: int) -> None:
+        """Keep the first bytes of a file: of a new one, so that another name of the old one keeps them all."""
+        content = self.read(name)
+        if len(content) > size:
+            self.write(name, content[:size])
+
+    def read(self, name: str) -> bytes:
+        """All of a file; nothing if there is none."""
+        if not self._require_regular(name):
+            return b""
+        with self._about(name, "read"):
+            handle = os.open(self._at(name), os.O_RDONLY | _NO_LINK | _BINARY, dir_fd=self._handle(name))
+            with open(handle, "rb") as file:
+                return file.read()
+
+    def remove(self, name: str) -> None:
+        self._check_still_there()
+        with self._about(name, "removed"):
+            os.unlink(self._at(name), dir_fd=self._handle(name))
+
+    def rename(self, name: str, ending: str) -> None:
+        """Put an ending behind the name of a file."""
+        self._check_still_there()
+        handle = self._handle(name)
+        with self._about(name, "renamed"):
+            os.replace(self._at(name), self._at(name + ending), src_dir_fd=handle, dst_dir_fd=handle)
+
+    def files(self, subfolder: str = "") -> list[str]:
+        """Names of all files; links and folders are none."""
+        folder = f"{subfolder}/" if subfolder else ""
+        if subfolder and self._kind(subfolder) is None:
+            return []
+        place = self._handles.get(subfolder, self.path / subfolder)
+        names = [f"{folder}{name}" for name in os.listdir(place)]
+        return sorted(name for name in names if stat.S_ISREG(self._kind(name) or 0))
+
+    def refuse_links(self, names: tuple[str, ...]) -> None:
+        """InputError if one of these is there and not a regular file, or if there is a link in a subfolder."""
+        for name in names:
+            self._require_regular(name)
+        for subfolder in self._subfolders:
+            if self._kind(subfolder) is not None:
+                for name in os.listdir(self._handles.get(subfolder, self.path / subfolder)):
+                    if stat.S_ISLNK(self._kind(f"{subfolder}/{name}") or 0):
+                        raise InputError(f"{self.path / subfolder / name} is a symbolic link; a run folder has none")
+
+    def close(self) -> None:
+        for handle in (*self._handles.values(), *([] if self._lock is None else [self._lock])):
+            os.close(handle)
+        self._handles, self._lock, self.closed = {}, None, True
+
+    def _put(self, name: str, how: int, content: bytes) -> None:
+        flags = os.O_WRONLY | how | _NO_LINK | _BINARY
+        with open(os.open(self._at(name), flags, 0o666, dir_fd=self._handle(name)), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _take_lock(self) -> int | None:
+        """Two processes must not write one run; the lock goes with the process, however it ends."""
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            return None
+        self._require_regular(self._lock_name)
+        with self._about(self._lock_name, "made"):
+            flags = os.O_RDWR | os.O_CREAT | _NO_LINK
+            handle = os.open(self._at(self._lock_name), flags, 0o666, dir_fd=self._handle(self._lock_name))
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise InputError(f"another process is training in {self.path}") from None
+        return handle
+
+    def _check_still_there(self) -> None:
+        """The path must still lead to the lock that this process holds: others may have taken the folder's place."""
+        if self.closed:
+            raise InputError(f"{self.path} was closed; nothing more is written")
+        if self._lock is None:
+            return
+        try:
+            found, held = os.stat(self.path / self._lock_name), os.fstat(self._lock)
+        except OSError:
+            found = held = None
+        if found is None or held is None or (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
+            raise InputError(f"{self.path} was removed or replaced while a run was writing it; nothing more is written")
+
+    def _enter_subfolders(self) -> None:
+        for name in self._subfolders:
+            kind = self._kind(name)
+            if kind is not None and not stat.S_ISDIR(kind):
+                raise InputError(f"{self.path / name} is {_word(kind)}; a run folder has a folder there")
+            if _HANDLES and kind is not None and name not in self._handles:
+                flags = os.O_RDONLY | os.O_DIRECTORY | _NO_LINK
+                with self._about(name, "opened"):
+                    self._handles[name] = os.open(name, flags, dir_fd=self._handles[""])
+
+    def _require_regular(self, name: str) -> bool:
+        """Whether there is such a file; InputError if something else has its name."""
+        kind = self._kind(name)
+        if kind is not None and not stat.S_ISREG(kind):
+            raise InputError(f"{self.path / name} is {_word(kind)}; a run folder has a plain file there")
+        return kind is not None
+
+    def _kind(self, name: str) -> int | None:
+        """Mode of what has this name, itself and not what it leads to; None if nothing has."""
+        try:
+            return os.stat(self._at(name), dir_fd=self._handle(name), follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return None
+
+    def _at(self, name: str) -> str | Path:
+        """How to name a file beside the handle of its folder."""
+        return name.rpartition("/")[2] if _HANDLES else self.path / name
+
+    def _handle(self, name: str) -> int | None:
+        """Of the folder that a file is in; None where there are no handles."""
+        if not _HANDLES:
+            return None
+        subfolder = name.rpartition("/")[0]
+        if subfolder not in self._handles:
+            raise InputError(f"{self.path / subfolder} is missing")
+        return self._handles[subfolder]
+
+    @contextmanager
+    def _about(self, name: str, what: str) -> Iterator[None]:
+        """Errors of the disk do not always know the file, and never its folder."""
+        try:
+            yield
+        except OSError as error:
+            raise InputError(f"{self.path / name} cannot be {what}: {error.strerror or error}") from error
+
+
+def _word(kind: int) -> str:
+    return "a symbolic link" if stat.S_ISLNK(kind) else "a folder" if stat.S_ISDIR(kind) else "not a plain file"

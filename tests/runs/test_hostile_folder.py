@@ -1,0 +1,179 @@
+"""A run folder from a stranger: nothing outside of it is written, cut or deleted, whatever is in it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from implicitq import InputError
+from implicitq.commands import main as cli
+from implicitq.runs import manifests
+from implicitq.runs.atomic_files import digest_of
+from implicitq.runs.layout import LOGS
+
+
+@pytest.fixture
+def canary(tmp_path) -> Path:
+    """A folder beside the run, with files of such names as a run has."""
+    folder = tmp_path / "canary"
+    folder.mkdir()
+    for name in ("precious.txt", "000000040.json", "000000040-0000.safetensors", "000000080.safetensors"):
+        (folder / name).write_text("precious")
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {str(path): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+def forge(run: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    """Change all manifests, with checksums that fit."""
+    for path in (run / "checkpoints").glob("*.json"):
+        manifest = json.loads(path.read_text())
+        del manifest["sha256"]
+        change(manifest)
+        path.write_text(json.dumps({**manifest, "sha256": digest_of(manifest)}))
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+@pytest.mark.parametrize("kind", ["log", "segment"])
+def test_names_in_a_manifest_lead_nowhere_else(run, canary, kind, absolute, capsys):
+    name = str(canary / "precious.txt") if absolute else "../canary/precious.txt"
+    if kind == "log":
+        forge(run, lambda manifest: manifest["logs"].update({name: {"size": 0, "crc32": 0}}))
+    else:
+        forge(run, lambda manifest: manifest["segments"][0].update(file=f"../{name}"))
+    before = contents(canary), contents(run)
+    assert cli.run(["resume", str(run), "--steps", "160"]) == 2
+    assert f"has {kind}s that no checkpoint has" in capsys.readouterr().err.replace("\n", " ")
+    assert (contents(canary), contents(run)) == before
+
+
+LINKS = {
+    "policy.safetensors.part": "precious.txt",
+    "policy.safetensors": "precious.txt",
+    "metrics.csv": "precious.txt",
+    "timing.csv": "precious.txt",
+    ".lock": "new.txt",
+    "curve.png.part": "new.txt",
+    "salvaged.json": "precious.txt",
+    "checkpoints": "",
+    "replay": "",
+    "checkpoints/000000040.json": "000000040.json",
+    "checkpoints/000000160.json.part": "new.txt",
+    "replay/000000040-0000.safetensors": "000000040-0000.safetensors",
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_links_are_refused(run, canary, name, capsys):
+    place = run / name
+    if place.is_symlink() or place.exists():
+        place.rename(run.parent / "moved-away")
+    place.symlink_to(canary / LINKS[name])
+    before = contents(canary)
+    assert cli.run(["resume", str(run), "--steps", "160"]) == 2
+    assert "is a symbolic link; a run folder has" in capsys.readouterr().err.replace("\n", " ")
+    assert contents(canary) == before
+
+
+@pytest.mark.parametrize("name", ["metrics.csv", "replay", "policy.safetensors.part"])
+def test_what_is_neither_a_file_nor_a_folder_is_refused(run, name, capsys):
+    """Reading or writing a pipe would wait for ever."""
+    if (run / name).exists():
+        (run / name).rename(run.parent / "moved-away")
+    os.mkfifo(run / name)
+    assert cli.run(["resume", str(run), "--steps", "160"]) == 2
+    assert "is not a plain file; a run folder has" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_link_that_appears_while_a_run_is_going_on_is_not_followed(small, tmp_path, canary):
+    import implicitq
+
+    agent = implicitq.make("miq", "toys:Toy-v0", **small).learn(40, out=tmp_path / "run")
+    (tmp_path / "run" / "metrics.csv").unlink()
+    (tmp_path / "run" / "metrics.csv").symlink_to(canary / "precious.txt")
+    before = contents(canary)
+    with pytest.raises(InputError, match=r"metrics.csv is a symbolic link"):
+        agent.learn(40)
+    agent.close()
+    assert contents(canary) == before
+
+
+def test_another_name_of_a_log_keeps_what_the_run_cuts_off(run, tmp_path):
+    """A hard link, as archives may hold."""
+    with open(run / "metrics.csv", "ab") as file:
+        file.write(b"130,rows after the checkpoint\n")
+    (tmp_path / "precious.csv").hardlink_to(run / "metrics.csv")
+    content = (tmp_path / "precious.csv").read_bytes()
+    assert cli.run(["resume", str(run), "--steps", "140"]) == 0
+    assert (tmp_path / "precious.csv").read_bytes() == content
+    assert b"rows after" not in (run / "metrics.csv").read_bytes()
+
+
+def test_the_folder_itself_may_be_reached_through_a_link(run, tmp_path):
+    (tmp_path / "shortcut").symlink_to(run)
+    assert cli.run(["resume", str(tmp_path / "shortcut"), "--steps", "140"]) == 0
+    assert (tmp_path / "shortcut").is_symlink()
+
+
+def test_a_film_does_not_follow_a_link_in_the_folder(tmp_path, canary):
+    from implicitq.runs.atomic_files import write_atomically
+
+    for name in ("video.gif", "video.gif.part"):
+        (tmp_path / name).symlink_to(canary / "precious.txt")
+    write_atomically(tmp_path / "video.gif", b"film")
+    assert (canary / "precious.txt").read_text() == "precious"
+    assert (tmp_path / "video.gif").read_bytes() == b"film"
+
+
+SEGMENT = {"file": "000000040-0000.safetensors", "sha256": "", "first": [0], "until": [40]}
+MALFORMED: dict[str, dict[str, Any]] = {
+    "arrays": {"arrays": 3},
+    "no arrays": {"arrays": None},
+    "segments": {"segments": {}},
+    "a segment": {"segments": [3]},
+    "a name": {"segments": [{**SEGMENT, "file": "000000040-0000.safetensors\n"}]},
+    "a folder": {"segments": [{**SEGMENT, "file": "x/000000040-0000.safetensors"}]},
+    "too many rows": {"segments": [{**SEGMENT, "until": [10**30]}]},
+    "fewer than none": {"segments": [{**SEGMENT, "first": [50]}]},
+    "no numbers": {"segments": [{**SEGMENT, "first": ["0"]}]},
+    "other rings": {"segments": [{**SEGMENT, "first": [0, 0]}]},
+    "no logs": {"logs": {}},
+    "logs": {"logs": []},
+    "a size": {"logs": {name: {"size": -1, "crc32": 0} for name in LOGS}},
+    "a half mark": {"logs": {name: {"size": 1} for name in LOGS}},
+    "trainer": {"trainer": []},
+    "no step": {"trainer": {"episodes": 0}},
+    "config": {"config": [1]},
+    "format": {"format": True},
+    "text": {"format": "1"},
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_a_manifest_of_another_shape_is_refused(run, what):
+    forge(run, lambda manifest: manifest.update(MALFORMED[what]))
+    with pytest.raises(InputError, match=r"that no checkpoint has|is not a checkpoint"):
+        manifests.read(run / "checkpoints" / "000000120.json", LOGS)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("generator", {"bit_generator": "PCG64", "state": 1}), ("generator", {}), ("written", [7]), ("written", "80")],
+)
+def test_a_trainer_that_cannot_be_restored_is_refused_in_a_sentence(run, part, value, capsys):
+    forge(run, lambda manifest: manifest["trainer"]["replay"].update({part: value}))
+    assert cli.run(["resume", str(run), "--steps", "160"]) == 2
+    assert "no checkpoint of" in capsys.readouterr().err
+
+
+def test_a_step_that_is_not_that_of_its_file_is_refused(run):
+    forge(run, lambda manifest: manifest["trainer"].update(step=10**9))
+    with pytest.raises(InputError, match="has trainer that no checkpoint has"):
+        manifests.read(run / "checkpoints" / "000000120.json", LOGS)
