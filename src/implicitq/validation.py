@@ -16,9 +16,15 @@ from implicitq.types import InputError
 
 def nearest(name: str, known: Any) -> str:
     """The end of a sentence about an unknown name: a guess if there is a near one, and what is known."""
-    guess = difflib.get_close_matches(name, list(known), 1)
+    guess = difflib.get_close_matches(name[:100], list(known), 1)
     hint = f"; did you mean {guess[0]!r}?" if guess else ";"
     return f"{hint} known: {', '.join(sorted(known))}"
+
+
+def brief(value: Any, most: int = 200) -> str:
+    """The value for a sentence, cut if it is long."""
+    shown = repr(value[:most]) if isinstance(value, str) else repr(value)
+    return shown if len(shown) <= most else f"{shown[:most]}..."
 
 
 def sentence(error: Exception) -> str:
@@ -56,9 +62,11 @@ def _fits(value: Any, expected: Any) -> bool:
     if expected == tuple[int, ...]:
         return isinstance(value, tuple) and all(_fits(item, int) for item in value)
     if expected is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return abs(value) < 2**1023  # the others are no floats
+        return isinstance(value, float) and not math.isnan(value)
     if expected is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     return isinstance(value, expected)
 
 
@@ -80,4 +88,4 @@ def _name_of(expected: Any) -> str:
 
 def require(config: Any, name: str, condition: bool, accepted: str) -> None:
     if not condition:
-        raise InputError(f"{name} must be {accepted}, got {getattr(config, name)!r}")
+        raise InputError(f"{name} must be {accepted}, got {brief(getattr(config, name))}")
