@@ -10,14 +10,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from implicitq import algorithms, configs
+from implicitq import configs
 from implicitq.configs import Config
 from implicitq.driver import drive
 from implicitq.envs import ids, spaces
 from implicitq.envs.making import EnvironmentMaker, EnvironmentSource, is_object
 from implicitq.evaluate import Evaluator
 from implicitq.events import AnyListener
-from implicitq.learner import Actor, load_actor
+from implicitq.learner import Actor
 from implicitq.progress import ProgressDisplay
 from implicitq.runs import policy_file
 from implicitq.runs.folder import POLICY, RunFolder
@@ -222,11 +222,9 @@ def load(path: str | Path, env: EnvironmentSource | None = None, *, trust_env: b
     """
     path = Path(path)
     found = policy_file.read(path / POLICY if path.is_dir() else path)
-    spec = spaces.spec_of(found.observation_space, found.action_space)
-    actor = load_actor(algorithms.build(found.config, spec), spec, found.config, found.arrays)
     maker = EnvironmentMaker(env) if env is not None else None
     agent = Agent(
-        found.config, found.observation_space, found.action_space, actor, maker, found.step, trust_env=trust_env
+        found.config, found.observation_space, found.action_space, found.actor, maker, found.step, trust_env=trust_env
     )
     if maker is not None:
         made = maker.of_copies()()

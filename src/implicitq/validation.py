@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import reprlib
 import types as python_types
 import typing
 from typing import Any, Literal
@@ -12,6 +13,10 @@ from typing import Any, Literal
 import numpy as np
 
 from implicitq.types import InputError
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxtuple = 2, 10, 10
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
 
 
 def nearest(name: str, known: Any) -> str:
@@ -21,10 +26,9 @@ def nearest(name: str, known: Any) -> str:
     return f"{hint} known: {', '.join(sorted(known))}"
 
 
-def brief(value: Any, most: int = 200) -> str:
-    """The value for a sentence, cut if it is long."""
-    shown = repr(value[:most]) if isinstance(value, str) else repr(value)
-    return shown if len(shown) <= most else f"{shown[:most]}..."
+def brief(value: Any) -> str:
+    """The value for a sentence; of what is long, large or deep, a part."""
+    return _SHORT.repr(value)
 
 
 def sentence(error: Exception) -> str:
