@@ -65,7 +65,7 @@ def read(path: Path) -> PolicyFile:
     try:
         with open(path, "rb") as start:
             if int.from_bytes(start.read(8), "little") > _LONGEST_HEADER:
-                raise InputError(f"its header is longer than {_LONGEST_HEADER:,} bytes")
+                raise ValueError(f"its header would be longer than {_LONGEST_HEADER:,} bytes")
         with safetensors.safe_open(path, framework="numpy") as file:
             return _read(file)
     except InputError as error:
@@ -93,7 +93,7 @@ def _read(file: Any) -> PolicyFile:
 
 
 def _stored(array: Any) -> Stored:
-    name = array.get_dtype()
+    name: Any = array.get_dtype()
     return Stored(tuple(array.get_shape()), _DTYPES.get(name, name))
 
 
