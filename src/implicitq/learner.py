@@ -98,12 +98,11 @@ def load_actor(
 
 
 def least_parameters(config: Config, spec: Spec) -> int:
-    """Those of one network from observations to actions: no actor has fewer.
+    """Those of one network from observations to a single number: no actor has fewer.
 
     In whole numbers of any size, to be asked before networks are made from a config or spaces that nobody checked.
     """
-    outputs = spec.action_dimensions * max(spec.categories or (1,))
-    sizes = (spec.observation_size, *config.hidden, outputs)
+    sizes = (spec.observation_size, *config.hidden, 1)
     return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(sizes))
 
 

@@ -51,6 +51,10 @@ OVERSIZED: dict[str, Callable[[dict[str, Any]], Any]] = {
     "many bins": with_config(bins=65_536),
     "a large choice": with_space("action_space", kind="Discrete", n=MANY, start=0, dtype="int64"),
     "a choice that just fits a file": with_space("action_space", kind="Discrete", n=10**6, start=0, dtype="int64"),
+    "many large choices": with_space(
+        "action_space", kind="MultiDiscrete", nvec=[10**6] * 100_000, start=[0] * 100_000, dtype="int64"
+    ),
+    "as many bits as a file may have": with_space("action_space", kind="MultiBinary", n=10**6),
     "a large observation": with_space("observation_space", kind="Discrete", n=MANY, start=0, dtype="int64"),
     "many bits": with_space("action_space", kind="MultiBinary", n=MANY),
     "bits on many axes": with_space("observation_space", kind="MultiBinary", n=[10**6, 10**6]),

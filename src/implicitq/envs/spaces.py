@@ -6,12 +6,15 @@ category numbers from zero for discrete ones.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from implicitq.types import Array, InputError, Spec
+
+_MOST_ACTIONS = 10_000  # dimensions
 
 
 def spec_of(observation_space: spaces.Space, action_space: spaces.Space) -> Spec:
@@ -50,6 +53,9 @@ def check_observation_space(space: spaces.Space) -> None:
 
 
 def check_action_space(space: spaces.Space) -> None:
+    dimensions = math.prod(space.shape or ())
+    if not 1 <= dimensions <= _MOST_ACTIONS:
+        raise InputError(f"the action space has {dimensions or 'no'} dimensions; accepted are 1 to {_MOST_ACTIONS}")
     match space:
         case spaces.Box():
             low, high = space.low.ravel().astype(np.float64), space.high.ravel().astype(np.float64)
@@ -67,11 +73,8 @@ def check_action_space(space: spaces.Space) -> None:
                         f"action dimension {j} has zero width (from {low[j]} to {high[j]}); the lower bound must "
                         "be below the upper one"
                     )
-            if low.size == 0:
-                raise InputError("the action space has no dimensions")
         case spaces.Discrete() | spaces.MultiDiscrete() | spaces.MultiBinary():
-            if space.shape and 0 in space.shape:
-                raise InputError("the action space has no dimensions")
+            pass
         case _:
             raise InputError(
                 f"action space {space} is not supported; accepted are bounded Box, Discrete, MultiDiscrete and "
