@@ -39,11 +39,16 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path} cannot be read: {error}") from None
 
 
-def write_arrays(path: Path, arrays: dict[str, Array], header: dict[str, Any]) -> str:
-    """Arrays and plain data in one safetensors file; gives its digest."""
-    content = safetensors.numpy.save(
+def array_bytes(arrays: dict[str, Array], header: dict[str, Any]) -> bytes:
+    """Arrays and plain data as one safetensors file."""
+    return safetensors.numpy.save(
         {name: np.asarray(array, order="C") for name, array in arrays.items()}, {HEADER: json.dumps(header)}
     )
+
+
+def write_arrays(path: Path, arrays: dict[str, Array], header: dict[str, Any]) -> str:
+    """Write them; gives the digest of the file."""
+    content = array_bytes(arrays, header)
     write_atomically(path, content)
     return hashlib.sha256(content).hexdigest()
 

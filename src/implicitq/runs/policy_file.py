@@ -21,7 +21,7 @@ from implicitq import algorithms, configs, memory
 from implicitq.configs import Config
 from implicitq.envs import space_data, spaces
 from implicitq.learner import Actor, Stored, least_parameters, load_actor
-from implicitq.runs.atomic_files import HEADER, write_arrays
+from implicitq.runs.atomic_files import HEADER, array_bytes, write_atomically
 from implicitq.types import Array, InputError
 from implicitq.validation import brief
 
@@ -44,6 +44,10 @@ class PolicyFile(NamedTuple):
 
 
 def save(path: Path, config: Config, observation_space: Space, action_space: Space, actor: Actor, step: int) -> None:
+    write_atomically(path, content(config, observation_space, action_space, actor, step))
+
+
+def content(config: Config, observation_space: Space, action_space: Space, actor: Actor, step: int) -> bytes:
     header = {
         "kind": "policy",
         "format": FORMAT,
@@ -55,7 +59,7 @@ def save(path: Path, config: Config, observation_space: Space, action_space: Spa
     if len(json.dumps(header)) > _LONGEST_HEADER // 2:  # the file's own form of it is longer
         raise InputError("the spaces have too many dimensions for a policy file")
     arrays = actor.arrays()
-    write_arrays(path, arrays, {**header, "digest": _digest(header, arrays)})
+    return array_bytes(arrays, {**header, "digest": _digest(header, arrays)})
 
 
 def read(path: Path) -> PolicyFile:
