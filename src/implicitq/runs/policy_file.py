@@ -97,7 +97,7 @@ def _read(file: Any) -> PolicyFile:
 
 
 def _stored(array: Any) -> Stored:
-    name: Any = array.get_dtype()
+    name = str(array.get_dtype())
     return Stored(tuple(array.get_shape()), _DTYPES.get(name, name))
 
 
