@@ -118,7 +118,7 @@ def test_evaluations_are_kept_as_csv_and_in_the_schema_of_stable_baselines3(fini
 
 
 def test_the_last_evaluation_is_that_of_the_saved_policy(finished):
-    agent = implicitq.load(finished)
+    agent = implicitq.load(finished, trust_env=True)
     assert agent.step == 120
     assert agent.evaluate(2) == read_evaluations(finished)[-1]
 
