@@ -186,7 +186,7 @@ def test_a_saved_policy_gives_the_same_answers(env, normalize, small, tmp_path):
 def test_a_loaded_policy_can_be_evaluated_but_not_trained(small, tmp_path):
     agent = implicitq.make("miq", "toys:Toy-v0", **small).learn(25)
     agent.save(tmp_path / "toy.policy")
-    loaded = implicitq.load(str(tmp_path / "toy.policy"))
+    loaded = implicitq.load(str(tmp_path / "toy.policy"), trust_env=True)
     assert loaded.evaluate(3) == agent.evaluate(3)
     assert loaded.evaluate(3).step == 25
     assert loaded.evaluate(3, seed=9) != loaded.evaluate(3)

@@ -18,7 +18,7 @@ SOURCES = sorted(ROOT.rglob("*.py"))
 # A file may import from the folders and modules on lines above its own, and on its own.
 LAYERS = [
     {"types"},
-    {"validation"},
+    {"validation", "memory"},
     {"configs"},
     {"events"},
     {"equations", "networks", "normalization"},

@@ -68,7 +68,9 @@ def test_many_batches_agree_with_numpy_over_all_rows():
 def test_training_counts_the_observations_of_every_batch():
     settings = {**toys.SMALL, "min_replay": 20, "batch_size": 8, "eval_every": 10_000}
     agent = implicitq.make("iq", toys.Toy, **settings, normalize_observations=True).learn(24)
-    arrays = {name.split("normalizer.")[-1]: a for name, a in agent._trainer.learner.arrays().items() if "normalizer." in name}
+    arrays = {
+        name.split("normalizer.")[-1]: a for name, a in agent._trainer.learner.arrays().items() if "normalizer." in name
+    }
     assert arrays.keys() == {"mean", "variance", "seen_rows"}
     assert float(arrays["seen_rows"]) == 5 * 8  # an update after each of the steps 20 to 24
     assert (arrays["variance"] > 0).all()

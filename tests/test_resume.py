@@ -77,7 +77,9 @@ def train_with_crashes(directory: Path, values: dict[str, Any], crashes: list[tu
     deaths = 0
     for crash, calls in crashes:
         started = (directory / "config.json").exists()
-        agent = implicitq.resume(directory) if started else implicitq.make("miq", "toys:Toy-v0", **values)
+        agent = (
+            implicitq.resume(directory, trust_env=True) if started else implicitq.make("miq", "toys:Toy-v0", **values)
+        )
         with monkeypatch.context() as patch:
             crash(patch, calls)
             try:
@@ -85,7 +87,7 @@ def train_with_crashes(directory: Path, values: dict[str, Any], crashes: list[tu
             except Crash:
                 deaths += 1
         agent.close()
-    agent = implicitq.resume(directory)
+    agent = implicitq.resume(directory, trust_env=True)
     agent.learn()
     agent.close()
     return deaths
@@ -139,13 +141,13 @@ def test_a_death_at_any_moment_of_the_last_checkpoint_is_made_good(references, s
     # In order: evaluations.npz, rows of the replay, arrays, manifest, two deletions, policy.
     for moment in (1, 3, 5, 6):
         directory = Path(shutil.copytree(start, tmp_path / str(moment)))
-        agent = implicitq.resume(directory)
+        agent = implicitq.resume(directory, trust_env=True)
         with monkeypatch.context() as patch:
             crash_in_writing(patch, moment)
             with pytest.raises(Crash):
                 agent.learn()
         agent.close()
-        agent = implicitq.resume(directory)
+        agent = implicitq.resume(directory, trust_env=True)
         agent.learn()
         agent.close()
         found = files_of(directory)
@@ -165,7 +167,7 @@ def test_a_death_before_the_first_checkpoint_starts_again_at_step_0(small, tmp_p
             agent.learn(out=tmp_path / "run")
     agent.close()
     assert len((tmp_path / "run" / "metrics.csv").read_text().splitlines()) == 2
-    agent = implicitq.resume(tmp_path / "run")
+    agent = implicitq.resume(tmp_path / "run", trust_env=True)
     assert agent.step == 0
     assert len((tmp_path / "run" / "metrics.csv").read_text().splitlines()) == 1, "only the header"
     agent.close()
@@ -199,14 +201,17 @@ def test_a_process_killed_twice_ends_byte_for_byte_like_one_that_was_not(referen
     for name, value in values.items():
         flags[flags.index(f"--{name.replace('_', '-')}") + 1] = str(value)
     directory = tmp_path / "run"
-    commands = [["train", "miq", "--env", "toys:Toy-v0", *flags, "--out", str(directory)], ["resume", str(directory)]]
+    commands = [
+        ["train", "miq", "--env", "toys:Toy-v0", *flags, "--out", str(directory)],
+        ["resume", str(directory), "--trust-env"],
+    ]
     for command, step in zip(commands, (400, 800), strict=True):
         process = spawn(command)
         wait_for_step(process, directory / "metrics.csv", step)
         process.kill()
         process.communicate()
         assert process.returncode == -signal.SIGKILL
-    assert cli.run(["resume", str(directory)]) == 0
+    assert cli.run(["resume", str(directory), "--trust-env"]) == 0
     found = files_of(directory)
     expected = files_of(references(values))
     assert sorted(found) == sorted(expected)
@@ -243,7 +248,7 @@ def test_a_signal_to_the_whole_group_loses_nothing_with_worker_processes(
     step = max(int(path.stem) for path in (directory / "checkpoints").glob("*.json"))
     assert 450 <= step < 1_600
     assert f"stopped at step {step:,}" in output
-    agent = implicitq.resume(directory)
+    agent = implicitq.resume(directory, trust_env=True)
     assert agent.step == step
     agent.learn()
     agent.close()
@@ -271,7 +276,7 @@ def test_a_signal_saves_a_checkpoint_and_says_how_to_go_on(
         assert cli.run(command) == code
     assert f"stopped at step 53; nothing is lost. Go on with: implicitq resume {directory}" in capsys.readouterr().out
     assert signal.getsignal(number) is before
-    assert cli.run(["resume", str(directory)]) == 0
+    assert cli.run(["resume", str(directory), "--trust-env"]) == 0
     assert "resuming" in capsys.readouterr().out
     same_training(directory, references({}), 120)
 
@@ -280,7 +285,7 @@ def test_an_environment_that_is_not_deterministic_goes_on_with_a_warning(small, 
     agent = implicitq.make("miq", "toys:Unseeded-v0", **{**small, "num_envs": 2}).learn(47, out=tmp_path / "run")
     agent.close()
     with pytest.warns(UserWarning, match=r"not fixed by reset\(seed\). The run goes on with new episodes"):
-        agent = implicitq.resume(tmp_path / "run")
+        agent = implicitq.resume(tmp_path / "run", trust_env=True)
     assert agent.learn().step == 120
     agent.close()
     steps = [int(line.split(",")[0]) for line in (tmp_path / "run" / "metrics.csv").read_text().splitlines()[1:]]
@@ -294,8 +299,8 @@ def test_other_conditions_are_refused_unless_inexact_is_accepted(small, tmp_path
     then = json.loads(path.read_text())
     path.write_text(json.dumps({**then, "threads": 96}))
     with pytest.raises(InputError, match=rf"other conditions \(threads 96 -> {then['threads']}\).*--inexact"):
-        implicitq.resume(tmp_path / "run")
-    agent = implicitq.resume(tmp_path / "run", inexact=True)
+        implicitq.resume(tmp_path / "run", trust_env=True)
+    agent = implicitq.resume(tmp_path / "run", inexact=True, trust_env=True)
     assert agent.step == 40
     agent.close()
 
@@ -306,7 +311,7 @@ def test_environment_objects_have_to_be_given_again(small, tmp_path):
     agent = implicitq.make("miq", toys.Toy(), **small).learn(40, out=tmp_path / "run")
     agent.close()
     with pytest.raises(InputError, match=r"trained on an environment object; give it as resume\(directory, env=...\)"):
-        implicitq.resume(tmp_path / "run")
+        implicitq.resume(tmp_path / "run", trust_env=True)
     agent = implicitq.resume(tmp_path / "run", env=toys.Toy())
     assert agent.learn().step == 120
     agent.close()
@@ -315,7 +320,7 @@ def test_environment_objects_have_to_be_given_again(small, tmp_path):
 def test_a_run_can_go_on_beyond_its_planned_end(references, small, tmp_path):
     agent = implicitq.make("miq", "toys:Toy-v0", **{**small, "steps": 80}).learn(out=tmp_path / "run")
     agent.close()
-    agent = implicitq.resume(tmp_path / "run")
+    agent = implicitq.resume(tmp_path / "run", trust_env=True)
     agent.extend(120)
     agent.learn()
     agent.close()

@@ -10,14 +10,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from implicitq import algorithms, configs
+from implicitq import configs
 from implicitq.configs import Config
 from implicitq.driver import Interrupted, drive
-from implicitq.envs import spaces
-from implicitq.envs.making import EnvironmentMaker, EnvironmentSource
+from implicitq.envs import ids, spaces
+from implicitq.envs.making import EnvironmentMaker, EnvironmentSource, is_object
 from implicitq.evaluate import Evaluator
 from implicitq.events import AnyListener
-from implicitq.learner import Actor, load_actor
+from implicitq.learner import Actor
 from implicitq.progress import ProgressDisplay
 from implicitq.runs import policy_file
 from implicitq.runs.folder import POLICY, RunFolder
@@ -40,7 +40,9 @@ class Agent:
         step: int = 0,
         trainer: Trainer | None = None,
         run: RunFolder | None = None,
+        trust_env: bool = False,
     ) -> None:
+        """Without `eval_maker`, the environment that the config names is made where it is needed, as `load` says."""
         self.config = config
         self.observation_space = observation_space
         self.action_space = action_space
@@ -49,6 +51,7 @@ class Agent:
         self._loaded_step = step
         self._trainer = trainer
         self._run = run
+        self._trust_env = trust_env
         self._predictions = 0
 
     @property
@@ -149,15 +152,21 @@ class Agent:
             raise InputError(f"episodes must be a whole number of at least 1, got {episodes!r}")
         if seed is not None and (not isinstance(seed, int) or not 0 <= seed < 2**32):
             raise InputError(f"seed must be a whole number from 0 to 4294967295, got {seed!r}")
-        if self._eval_maker is None and self.config.env.startswith("object:"):
-            raise InputError("the policy was trained on an environment object; give it as load(path, env=...)")
-        maker = self._eval_maker or EnvironmentMaker(self.config.env)
-        evaluator = Evaluator(maker.of_copies(), episodes, self.config.seed if seed is None else seed)
+        evaluator = Evaluator(self.environments(), episodes, self.config.seed if seed is None else seed)
         try:
             _check_spaces(self, evaluator.observation_space, evaluator.action_space)
             return evaluator.run(self._actor.deterministic, self.step)
         finally:
             evaluator.close()
+
+    def environments(self) -> EnvironmentMaker:
+        """Makes environments to show the policy in, none of which is in use elsewhere."""
+        if self._eval_maker is None:
+            name = self.config.env
+            if is_object(name):
+                raise InputError("the policy was trained on an environment object; give it as load(path, env=...)")
+            self._eval_maker = EnvironmentMaker(_from_file(name, "the policy", self._trust_env))
+        return self._eval_maker.of_copies()
 
     def policy_function(self) -> tuple[Callable[[Any], Any], int]:
         """The deterministic policy as a JAX function from flat observations [B, O] to coordinates [B, D], and O."""
@@ -219,14 +228,18 @@ def from_config(
     return _agent(config, EnvironmentMaker(config.env if env is None else env), eval_env)
 
 
-def load(path: str | Path, env: EnvironmentSource | None = None) -> Agent:
-    """The agent of a policy file or of a run folder; it can act, but not learn on."""
+def load(path: str | Path, env: EnvironmentSource | None = None, *, trust_env: bool = False) -> Agent:
+    """The agent of a policy file or of a run folder; it can act, but not learn on.
+
+    It is evaluated on `env`, or on the id that the file names. An id that makes Gymnasium import a module, such as
+    `module:Id`, is refused there unless `trust_env`: a file must not choose what code runs.
+    """
     path = Path(path)
     found = policy_file.read(path / POLICY if path.is_dir() else path)
-    spec = spaces.spec_of(found.observation_space, found.action_space)
-    actor = load_actor(algorithms.build(found.config, spec), spec, found.config, found.arrays)
     maker = EnvironmentMaker(env) if env is not None else None
-    agent = Agent(found.config, found.observation_space, found.action_space, actor, maker, found.step)
+    agent = Agent(
+        found.config, found.observation_space, found.action_space, found.actor, maker, found.step, trust_env=trust_env
+    )
     if maker is not None:
         made = maker.of_copies()()
         _check_spaces(agent, made.observation_space, made.action_space)
@@ -241,22 +254,24 @@ def resume(
     eval_env: EnvironmentSource | None = None,
     inexact: bool = False,
     salvage: bool = False,
+    trust_env: bool = False,
 ) -> Agent:
     """The agent of a run folder, exactly where its newest good checkpoint was; `learn` goes on from there.
 
-    `env` is needed if the run was made from an environment object, `eval_env` if it had one of its own. With
+    `env` is needed if the run was made from an environment object, `eval_env` if it had one of its own. An id such as
+    `module:Id` in the folder's config makes Gymnasium import a module, which needs `env` or `trust_env`. With
     `inexact`, other versions, processors or numbers of threads than the run began with are accepted. With `salvage`,
     if no checkpoint is good, rows of the replay that are damaged are left out of the newest one; a warning says which.
     """
     run = RunFolder.open(directory)
     agent = None
     try:
-        if env is None and run.config.env.startswith("object:"):
+        if env is None and is_object(run.config.env):
             raise InputError(f"{directory} was trained on an environment object; give it as resume(directory, env=...)")
+        source = _from_file(run.config.env, str(directory), trust_env) if env is None else env
         if not inexact:
             run.check_exactness()
-        maker = EnvironmentMaker(env if env is not None else run.config.env)
-        agent = _agent(run.config, maker, eval_env, run)
+        agent = _agent(run.config, EnvironmentMaker(source), eval_env, run)
         assert agent._trainer is not None
         run.restore(agent._trainer, salvage)
         return agent
@@ -276,6 +291,15 @@ def _agent(
     return Agent(
         config, envs.observation_space, envs.action_space, trainer.learner.shipped, eval_maker, 0, trainer, run
     )
+
+
+def _from_file(name: str, file: str, trusted: bool) -> str:
+    if not trusted:
+        remedy = (
+            "name the environment yourself (--env, or env= in Python), or trust the file (--trust-env, trust_env=True)"
+        )
+        ids.refuse_modules([name], file, remedy)
+    return name
 
 
 def _check_spaces(agent: Agent, observation_space: gym.Space, action_space: gym.Space) -> None:

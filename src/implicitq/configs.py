@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, NamedTuple
 import tyro
 
 from implicitq.types import ActionKind, InputError
-from implicitq.validation import check_types, nearest, require
+from implicitq.validation import brief, check_types, nearest, require
 
 LAYOUT = 1  # of run folders
+_LONGEST = 1_000  # texts and lists in a config
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,18 @@ class Config:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("steps", "batch_size", "replay_size", "min_replay", "n_step", "num_envs"):
+        for name in ("steps", "replay_size", "min_replay", "eval_every", "checkpoint_every", "log_every"):
             require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
-        for name in ("eval_every", "eval_episodes", "checkpoint_every", "log_every"):
-            require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
+        for name, most in (("batch_size", 10**6), ("eval_episodes", 10**5), ("n_step", 10**4), ("num_envs", 10**4)):
+            require(self, name, 1 <= getattr(self, name) <= most, f"a whole number from 1 to {most}")
         require(self, "seed", 0 <= self.seed < 2**32, "a whole number from 0 to 4294967295")
         require(self, "discount", 0 <= self.discount < 1, "a number in [0, 1)")
         require(self, "target_update", 0 < self.target_update <= 1, "a number in (0, 1]")
         require(self, "learning_rate", 0 < self.learning_rate < math.inf, "a positive number")
         average = self.actor_average
         require(self, "actor_average", average is None or 0 < average <= 1, "a number in (0, 1] or None")
-        require(self, "hidden", all(units >= 1 for units in self.hidden), "positive layer sizes")
+        good = len(self.hidden) <= 64 and all(units >= 1 for units in self.hidden)
+        require(self, "hidden", good, "at most 64 positive layer sizes")
         rows = self.replay_size // self.num_envs
         require(
             self,
@@ -394,8 +396,13 @@ def to_json(config: Config) -> dict[str, Any]:
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
-def from_json(data: Mapping[str, Any]) -> Config:
-    """Inverse of `to_json`, with every check."""
+def from_json(data: Any) -> Config:
+    """Inverse of `to_json`, with every check; any other data are refused."""
+    if not isinstance(data, Mapping):
+        raise InputError(f"a config is a table of hyperparameters, got {type(data).__name__}")
+    for name, value in data.items():
+        if not isinstance(name, str) or not _is_setting(value):
+            raise InputError(f"{brief(name)} must be a number, a text or a list of numbers, got {brief(value)}")
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
     algorithm, env = values.pop("algorithm", None), values.pop("env", None)
     if not isinstance(algorithm, str) or not isinstance(env, str):
@@ -411,8 +418,8 @@ def to_file(config: Config) -> dict[str, Any]:
 def from_file(data: Any, where: Any) -> Config:
     """Inverse of `to_file`; `where` is named if the layout is not known."""
     layout = data.pop("layout", None) if isinstance(data, dict) else None
-    if not isinstance(layout, int) or layout > LAYOUT:
-        raise InputError(f"{where} has run-folder layout {layout}; known here: up to {LAYOUT}")
+    if not isinstance(layout, int) or not 1 <= layout <= LAYOUT:
+        raise InputError(f"{where} has run-folder layout {brief(layout)}; known here: up to {LAYOUT}")
     return from_json(data)
 
 
@@ -422,6 +429,13 @@ def _defaults(algorithm: str) -> dict[str, Any]:
         return {}
     fields = dataclasses.fields(ALGORITHMS[algorithm].config)
     return {field.name: field.default for field in fields if field.name not in ("algorithm", "env")}
+
+
+def _is_setting(value: Any, inside: bool = False) -> bool:
+    """Whether it may be the value of a hyperparameter, judged without looking deep into it."""
+    if isinstance(value, list | tuple) and not inside:
+        return len(value) <= _LONGEST and all(_is_setting(item, inside=True) for item in value)
+    return value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= _LONGEST)
 
 
 def _older(values: dict[str, Any]) -> dict[str, Any]:

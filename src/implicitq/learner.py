@@ -7,6 +7,7 @@ the dispatch itself. Updates donate their state, so parameters are overwritten i
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -14,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from implicitq import equations
+from implicitq import equations, memory
 from implicitq.algorithms import Algorithm
 from implicitq.configs import Config
 from implicitq.normalization import Normalizer
 from implicitq.types import Array, InputError, PyTree, Spec, Transition
+from implicitq.validation import brief
 
 _INIT, _UPDATE, _ACT = range(3)  # independent streams of random numbers under one seed
 
@@ -70,14 +72,38 @@ class Actor:
         return dict(zip(self._names, map(np.asarray, self._leaves()), strict=True))
 
 
-def load_actor(algorithm: Algorithm, spec: Spec, config: Config, arrays: dict[str, Array]) -> Actor:
-    """The actor with these arrays, refused if names, shapes or types do not fit; no optimiser is needed."""
+class Stored(NamedTuple):
+    """An array that was not read yet."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def load_actor(
+    algorithm: Algorithm,
+    spec: Spec,
+    config: Config,
+    found: Mapping[str, Stored],
+    read: Callable[[], Mapping[str, Array]],
+) -> Actor:
+    """The actor with the arrays that `read` gives; they are not read if names, shapes or types do not fit."""
     networks = jax.eval_shape(lambda key: algorithm.actor(algorithm.init(key)), jax.random.key(0))
     normalizer = jax.eval_shape(lambda: _normalizer(spec, config))
     shapes, structure = jax.tree.flatten(ActorState(networks, normalizer))
     names = _names(ActorState(networks, normalizer))
-    leaves = _checked(dict(zip(names, shapes, strict=True)), arrays)
+    _compare(dict(zip(names, shapes, strict=True)), found)
+    arrays = read()
+    leaves = [jnp.array(arrays[name]) for name in names]
     return Actor(_Compiled(algorithm, spec, structure, config.seed), lambda: leaves, names)
+
+
+def least_parameters(config: Config, spec: Spec) -> int:
+    """Those of one network from observations to a single number: no actor has fewer.
+
+    In whole numbers of any size, to be asked before networks are made from a config or spaces that nobody checked.
+    """
+    sizes = (spec.observation_size, *config.hidden, 1)
+    return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(sizes))
 
 
 class _Compiled:
@@ -121,6 +147,8 @@ class Learner:
     def __init__(self, algorithm: Algorithm, spec: Spec, config: Config) -> None:
         self._algorithm = algorithm
         self._average_rate = config.actor_average
+        needed = 12 * least_parameters(config, spec)  # with both moments of Adam
+        memory.refuse_excess(f"a network with hidden {brief(config.hidden)}", needed, needed)
         self._key = jax.random.fold_in(jax.random.key(config.seed), _UPDATE)
         first = algorithm.init(jax.random.fold_in(jax.random.key(config.seed), _INIT))
         example = _example_batch(algorithm, spec, first)
@@ -167,7 +195,8 @@ class Learner:
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
         """Inverse of `arrays`."""
-        self.leaves = _checked(dict(zip(self._names, self.leaves, strict=True)), arrays)
+        _compare(dict(zip(self._names, self.leaves, strict=True)), arrays)
+        self.leaves = [jnp.array(arrays[name]) for name in self._names]
 
     def _actors(self, spec: Spec, config: Config) -> tuple[Actor, Actor]:
         # `actor` only picks parts out of the state, so it can pick leaf numbers just as well.
@@ -221,19 +250,18 @@ def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transitio
     return Transition(observation, np.zeros(action.shape, action.dtype), scalar, scalar, observation)
 
 
-def _checked(expected: Mapping[str, jax.Array | jax.ShapeDtypeStruct], arrays: dict[str, Array]) -> list[jax.Array]:
-    """The arrays in the expected order, if names, shapes and types agree."""
-    unknown = sorted(arrays.keys() - expected)
+def _compare(
+    expected: Mapping[str, jax.Array | jax.ShapeDtypeStruct], found: Mapping[str, Stored] | Mapping[str, Array]
+) -> None:
+    """Refuse what has not the expected names, shapes and types."""
+    unknown = sorted(found.keys() - expected)
     if unknown:
-        raise InputError(f"the saved state has {unknown[0]}, which is not known here")
-    leaves = []
+        raise InputError(f"the saved state has {brief(unknown[0])}, which is not known here")
     for name, leaf in expected.items():
-        found = arrays.get(name)
-        if found is None or found.shape != leaf.shape or found.dtype != leaf.dtype:
-            came = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
-            raise InputError(f"the saved state has {came} for {name}, expected {leaf.dtype}{list(leaf.shape)}")
-        leaves.append(jnp.array(found))
-    return leaves
+        came = found.get(name)
+        if came is None or came.shape != leaf.shape or str(came.dtype) != str(leaf.dtype):
+            shown = "nothing" if came is None else f"{came.dtype}{list(came.shape)}"
+            raise InputError(f"the saved state has {shown} for {name}, expected {leaf.dtype}{list(leaf.shape)}")
 
 
 def _names(tree: PyTree) -> list[str]:

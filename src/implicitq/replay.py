@@ -47,6 +47,11 @@ class Replay:
         self._generator = generator
         self._discount, self._n_step, self._later_steps = discount, n_step, later_steps
 
+    @staticmethod
+    def row_bytes(observation_size: int, action_dimensions: int, action_dtype: np.dtype) -> int:
+        """Memory of one row: observation, action, reward and flag."""
+        return 4 * observation_size + action_dtype.itemsize * action_dimensions + 4 + 1
+
     @property
     def nbytes(self) -> int:
         """Memory of a full replay."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitq import algorithms
+from implicitq import algorithms, memory
 from implicitq.configs import Config
 from implicitq.envs.making import EnvironmentMaker
 from implicitq.envs.vector import Step, TrainingEnvironments
@@ -36,10 +36,11 @@ class Trainer:
         self.spec = self.envs.spec
         try:
             algorithm = algorithms.build(config, self.spec)
+            self.learner = Learner(algorithm, self.spec, config)
+            self._refuse_replay_beyond_memory()
         except InputError:
             self.envs.close()
             raise
-        self.learner = Learner(algorithm, self.spec, config)
         self.replay = Replay(
             rows=config.replay_size,
             num_envs=config.num_envs,
@@ -60,6 +61,11 @@ class Trainer:
         self._returns = np.zeros(config.num_envs)  # of the current episodes
         self._lengths = np.zeros(config.num_envs, np.int64)
         self._finished: list[tuple[float, int]] = []  # episodes since the last row of metrics
+
+    def _refuse_replay_beyond_memory(self) -> None:
+        rows, spec = self.config.replay_size, self.spec
+        row = Replay.row_bytes(spec.observation_size, spec.action_dimensions, self.learner.action_dtype)
+        memory.refuse_excess(f"replay_size {rows:,}", row * rows, row * min(rows, self.config.steps))
 
     def run(self, until: int) -> Iterator[Event]:
         """Train up to the environment step `until`, and evaluate at the end."""

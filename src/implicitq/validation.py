@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import reprlib
 import types as python_types
 import typing
 from typing import Any, Literal
@@ -13,12 +14,21 @@ import numpy as np
 
 from implicitq.types import InputError
 
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxtuple = 2, 10, 10
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
+
 
 def nearest(name: str, known: Any) -> str:
     """The end of a sentence about an unknown name: a guess if there is a near one, and what is known."""
-    guess = difflib.get_close_matches(name, list(known), 1)
+    guess = difflib.get_close_matches(name[:100], list(known), 1)
     hint = f"; did you mean {guess[0]!r}?" if guess else ";"
     return f"{hint} known: {', '.join(sorted(known))}"
+
+
+def brief(value: Any) -> str:
+    """The value for a sentence; of what is long, large or deep, a part."""
+    return _SHORT.repr(value)
 
 
 def sentence(error: Exception) -> str:
@@ -56,9 +66,11 @@ def _fits(value: Any, expected: Any) -> bool:
     if expected == tuple[int, ...]:
         return isinstance(value, tuple) and all(_fits(item, int) for item in value)
     if expected is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+        if isinstance(value, int) and not isinstance(value, bool):
+            return abs(value) < 2**1023  # the others are no floats
+        return isinstance(value, float) and not math.isnan(value)
     if expected is int:
-        return isinstance(value, int) and not isinstance(value, bool)
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     return isinstance(value, expected)
 
 
@@ -80,4 +92,4 @@ def _name_of(expected: Any) -> str:
 
 def require(config: Any, name: str, condition: bool, accepted: str) -> None:
     if not condition:
-        raise InputError(f"{name} must be {accepted}, got {getattr(config, name)!r}")
+        raise InputError(f"{name} must be {accepted}, got {brief(getattr(config, name))}")

@@ -11,7 +11,6 @@ import gymnasium as gym
 import numpy as np
 
 from implicitq.agent import Agent
-from implicitq.envs.making import EnvironmentMaker
 from implicitq.envs.vector import VIDEO, episode_seed
 from implicitq.runs.atomic_files import write_atomically
 from implicitq.types import Array, InputError
@@ -26,7 +25,7 @@ def record(agent: Agent, path: Path, *, episodes: int = 1, seed: int | None = No
     writer = _mp4 if path.suffix == ".mp4" else _gif
     if writer is _mp4:
         _imageio()
-    env = EnvironmentMaker(agent.config.env)(render_mode="rgb_array")
+    env = agent.environments()(render_mode="rgb_array")
     frames, returns = [], []
     for episode in range(episodes):
         first = episode_seed(agent.config.seed if seed is None else seed, VIDEO, 0, episode)

@@ -81,26 +81,26 @@ def test_a_fresh_folder_is_taken_each_time(tmp_path, monkeypatch):
 
 
 def test_evaluate_prints_a_table_or_json(finished, capsys):
-    assert run("evaluate", finished, "--episodes", 3) == 0
+    assert run("evaluate", finished, "--trust-env", "--episodes", 3) == 0
     assert "miq on toys:Toy-v0 after 120 steps" in capsys.readouterr().out
-    assert run("evaluate", finished, "--episodes", 3, "--json") == 0
+    assert run("evaluate", finished, "--trust-env", "--episodes", 3, "--json") == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["env"], data["algorithm"], data["step"]) == ("toys:Toy-v0", "miq", 120)
     assert len(data["returns"]) == len(data["lengths"]) == 3
     assert data["mean"] == pytest.approx(sum(data["returns"]) / 3)
-    assert run("evaluate", finished / "policy.safetensors", "--episodes", 3, "--json") == 0
+    assert run("evaluate", finished / "policy.safetensors", "--trust-env", "--episodes", 3, "--json") == 0
     assert json.loads(capsys.readouterr().out) == data
-    assert run("evaluate", finished, "--episodes", 3, "--seed", 8, "--json") == 0
+    assert run("evaluate", finished, "--trust-env", "--episodes", 3, "--seed", 8, "--json") == 0
     assert json.loads(capsys.readouterr().out)["returns"] != data["returns"]
 
 
 def test_a_finished_run_is_resumed_only_with_more_steps(finished, tmp_path, refused, capfd):
     directory = Path(shutil.copytree(finished, tmp_path / "run"))
     before = (directory / "config.json").read_text()
-    assert "is finished at step 120; to train on, give --steps with more" in refused("resume", directory)
-    assert "is finished at step 120" in refused("resume", directory, "--steps", 100)
+    assert "is finished at step 120; to train on, give --steps with more" in refused("resume", directory, "--trust-env")
+    assert "is finished at step 120" in refused("resume", directory, "--trust-env", "--steps", 100)
     assert (directory / "config.json").read_text() == before
-    assert run("resume", directory, "--steps", 160) == 0
+    assert run("resume", directory, "--trust-env", "--steps", 160) == 0
     assert "resuming" in capfd.readouterr().out
     assert json.loads((directory / "config.json").read_text())["steps"] == 160
 

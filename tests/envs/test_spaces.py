@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gs
 
-from implicitq.envs import spaces
+from implicitq.envs import space_data, spaces
 from implicitq.types import InputError, Spec
 
 BOX = gs.Box(np.array([-1.0, 0.0, 10.0]), np.array([1.0, 5.0, 30.0]), dtype=np.float64)
@@ -205,9 +205,9 @@ def test_the_wrong_number_of_actions_is_refused():
     ],
 )
 def test_a_space_survives_a_file(space):
-    rebuilt = spaces.rebuild(json.loads(json.dumps(spaces.describe(space))))
+    rebuilt = space_data.rebuild(json.loads(json.dumps(space_data.describe(space))))
     assert rebuilt == space
-    assert spaces.describe(rebuilt) == spaces.describe(space)
+    assert space_data.describe(rebuilt) == space_data.describe(space)
     if isinstance(space, gs.Box):
         assert (rebuilt.low == space.low).all()
         assert (rebuilt.high == space.high).all()
@@ -215,6 +215,6 @@ def test_a_space_survives_a_file(space):
 
 def test_spaces_without_a_description_are_refused():
     with pytest.raises(InputError, match="cannot be written to a file"):
-        spaces.describe(gs.Text(3))
+        space_data.describe(gs.Text(3))
     with pytest.raises(InputError, match="unknown kind of space 'Graph'"):
-        spaces.rebuild({"kind": "Graph"})
+        space_data.rebuild({"kind": "Graph"})

@@ -17,7 +17,7 @@ from implicitq.runs.folder import RunFolder
 
 
 def step_after_resume(directory: Path) -> int:
-    agent = implicitq.resume(directory)
+    agent = implicitq.resume(directory, trust_env=True)
     agent.close()
     return agent.step
 
@@ -79,14 +79,14 @@ def test_if_no_checkpoint_is_good_one_sentence_says_why_and_nothing_is_touched(r
     damage(run / "checkpoints/000000080.safetensors", "altered")
     before = files_of(run)
     with pytest.raises(InputError, match=r"no checkpoint of .* can be used: .*120.*checksum.*; .*80.*checksum"):
-        implicitq.resume(run)
+        implicitq.resume(run, trust_env=True)
     assert files_of(run) == before
 
 
 def test_a_run_that_fell_back_ends_like_one_that_did_not(run, finished_toy, files_of):
     damage(run / "checkpoints/000000120.safetensors", "altered")
     with pytest.warns(UserWarning, match="Going on from step 80"):
-        agent = implicitq.resume(run)
+        agent = implicitq.resume(run, trust_env=True)
     agent.learn()
     agent.close()
     after = {name: content for name, content in files_of(run).items() if not name.endswith(".rejected")}
@@ -101,7 +101,7 @@ def test_a_damaged_segment_leaves_no_rows_behind(small, tmp_path, monkeypatch):
     agent.close()
     damage(tmp_path / "run" / newest_segment(tmp_path / "run"), "altered")
     with pytest.warns(UserWarning, match="Going on from step 80"):
-        agent = implicitq.resume(tmp_path / "run")
+        agent = implicitq.resume(tmp_path / "run", trust_env=True)
     replay = agent._trainer.replay  # pyright: ignore
     reference = implicitq.make("miq", "toys:Toy-v0", **values).learn(80)
     flags, expected = replay._flags.reshape(2, -1), reference._trainer.replay._flags.reshape(2, -1)  # pyright: ignore
@@ -141,7 +141,7 @@ def test_pruning_keeps_what_a_wrapped_replay_needs(small, tmp_path):
     needed = {segment["file"] for manifest in manifests for segment in manifest["segments"]}
     assert {path.name for path in (directory / "replay").iterdir()} == needed
     assert manifests[-1]["segments"][0]["first"][0] > 0, "the first rows are no longer needed"
-    agent = implicitq.resume(directory)
+    agent = implicitq.resume(directory, trust_env=True)
     for one, other in zip(agent._trainer.replay.sample(32), expected, strict=True):  # pyright: ignore
         np.testing.assert_array_equal(one, other)
     agent.close()
@@ -153,7 +153,7 @@ def test_what_a_killed_process_left_half_done_is_cleared_away(run, finished_toy,
     (run / "checkpoints" / "000000040.safetensors").write_bytes(b"orphan")
     (run / "checkpoints" / "000000060.json.part").write_bytes(b"half")
     (run / "replay" / "000000060-0001.safetensors").write_bytes(b"orphan")
-    agent = implicitq.resume(run)
+    agent = implicitq.resume(run, trust_env=True)
     agent._run.on_event(CheckpointDue(agent.step))  # pyright: ignore
     agent.close()
     assert files_of(run) == files_of(finished_toy)

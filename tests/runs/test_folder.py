@@ -94,7 +94,7 @@ def test_the_clocks_of_a_resumed_run_go_on_from_the_end_of_its_checkpoint(small,
     *rest, last = path.read_text().splitlines()
     path.write_text("\n".join([*rest, "40,1000.0,500.0", ""]))  # as if the evaluation at 40 had taken long
     assert last.startswith("40,")
-    implicitq.resume(tmp_path / "run").learn(20).close()
+    implicitq.resume(tmp_path / "run", trust_env=True).learn(20).close()
     step, wall, processor = map(float, path.read_text().splitlines()[-1].split(","))
     assert step == 60
     assert 1_000 < wall < 1_100
@@ -119,7 +119,7 @@ def test_evaluations_are_kept_as_csv_and_in_the_schema_of_stable_baselines3(fini
 
 
 def test_the_last_evaluation_is_that_of_the_saved_policy(finished):
-    agent = implicitq.load(finished)
+    agent = implicitq.load(finished, trust_env=True)
     assert agent.step == 120
     assert agent.evaluate(2) == read_evaluations(finished)[-1]
 
@@ -159,12 +159,12 @@ def test_two_processes_cannot_write_one_run(finished):
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"is not a run folder: it has no config.json"):
-        implicitq.resume(tmp_path)
+        implicitq.resume(tmp_path, trust_env=True)
     with pytest.raises(InputError, match=r"is not a run folder: it has no config.json"):
-        implicitq.resume(tmp_path / "nothing")
+        implicitq.resume(tmp_path / "nothing", trust_env=True)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match="cannot be read"):
-        implicitq.resume(tmp_path)
+        implicitq.resume(tmp_path, trust_env=True)
     (tmp_path / "config.json").write_text('{"layout": 2}')
     with pytest.raises(InputError, match="has run-folder layout 2; known here: up to 1"):
-        implicitq.resume(tmp_path)
+        implicitq.resume(tmp_path, trust_env=True)

@@ -127,7 +127,7 @@ def test_a_run_that_crashes_goes_on_from_its_checkpoint(tmp_path, suite_file, wo
     """The environment fails at its 75th step, and once more after that."""
     suite = suite_file("breaking", ["toys:Breaks-v0"], ["iq"], 100, 40)
     out = tmp_path / "sweep"
-    assert cli.run(sweep_words(suite, out)) == 0
+    assert cli.run([*sweep_words(suite, out), "--trust-env"]) == 0
     log = next((out / sweep.LOGS).glob("*.log")).read_text()
     assert "at step 40 of 100" in log
 

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from rich.table import Table
 
 from implicitq.commands.display import console, table
-from implicitq.commands.parsing import EpisodeSeed, PolicySource, parse
-from implicitq.configs import Config
+from implicitq.commands.parsing import EnvironmentName, EpisodeSeed, PolicySource, TrustFile, parse
 from implicitq.types import Evaluation
 
 
@@ -20,6 +19,8 @@ class Options:
     source: PolicySource
     episodes: int = 10  # Episodes to play.
     seed: EpisodeSeed = None  # Seed of the episodes.
+    env: EnvironmentName = None  # Gymnasium id of the task to play.
+    trust_env: TrustFile = False
     json: bool = False  # Print JSON instead of a table.
 
 
@@ -28,18 +29,19 @@ def run(arguments: list[str]) -> int:
 
     from implicitq.agent import load
 
-    agent = load(options.source)
+    agent = load(options.source, options.env, trust_env=options.trust_env)
     done = agent.evaluate(options.episodes, seed=options.seed)
+    played = options.env or agent.config.env
     if options.json:
-        about = {"env": agent.config.env, "algorithm": agent.config.algorithm, "step": done.step}
+        about = {"env": played, "algorithm": agent.config.algorithm, "step": done.step}
         print(json.dumps({**about, "mean": done.mean, "std": done.std, **asdict(done)}))
     else:
-        console.print(_episodes_table(agent.config, done))
+        console.print(_episodes_table(agent.config.algorithm, played, done))
     return 0
 
 
-def _episodes_table(config: Config, done: Evaluation) -> Table:
-    title = f"{config.algorithm} on {config.env} after {done.step:,} steps"
+def _episodes_table(algorithm: str, env: str, done: Evaluation) -> Table:
+    title = f"{algorithm} on {env} after {done.step:,} steps"
     shown = table(title, "episode", "return", "length")
     for number, (total, length) in enumerate(zip(done.returns, done.lengths, strict=True)):
         shown.add_row(str(number), f"{total:,.1f}", str(length))

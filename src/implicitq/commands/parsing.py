@@ -24,6 +24,9 @@ PolicySource = Annotated[
     tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR|FILE", help="Run folder, or policy file.")
 ]
 _SUITES = "; ".join(f"{name}: {text}" for name, text in DESCRIPTIONS.items())
+TrustSuite = Annotated[
+    bool, tyro.conf.arg(help="Make the tasks that a suite's file names, also if that runs a module (module:Id).")
+]
 SuiteName = Annotated[str, tyro.conf.arg(help=f"{_SUITES}; or the path of a .toml file of your own.")]
 
 
@@ -32,6 +35,10 @@ def default(text: str, metavar: str) -> Any:
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {text})")
 
 
+EnvironmentName = Annotated[str | None, default("the one that the file names", "ID")]
+TrustFile = Annotated[
+    bool, tyro.conf.arg(help="Make the environment that the file names, also if that runs a module (module:Id).")
+]
 EpisodeSeed = Annotated[int | None, default("that of the run", "INT")]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from implicitq.commands.display import console, table
-from implicitq.commands.parsing import Folder, SuiteName, parse
+from implicitq.commands.parsing import Folder, SuiteName, TrustSuite, parse
+from implicitq.envs.ids import refuse_modules
 from implicitq.sweeps import random_scores
 from implicitq.sweeps.suites import suite_of
 
@@ -19,12 +20,15 @@ class Options:
 
     out: Folder  # Folder of the sweep; the scores go to random-scores.json in it.
     suite: SuiteName = "quick"
+    trust_env: TrustSuite = False
     episodes: int = random_scores.EPISODES  # Whole episodes on every task.
 
 
 def run(arguments: list[str]) -> int:
     options = parse(Options, "random-scores", arguments)
     tasks = suite_of(options.suite).tasks
+    if not options.trust_env:
+        refuse_modules(tasks, options.suite, "if you trust the file, add --trust-env")
     known = random_scores.ensure(options.out, tasks, episodes=options.episodes, again=True, tell=console.print)
     shown = table(f"random policy, {options.episodes} episodes", "task", "mean return", "std", left=("task",))
     for task in tasks:

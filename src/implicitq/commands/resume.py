@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from implicitq.commands.display import console
-from implicitq.commands.parsing import Folder, default, parse
+from implicitq.commands.parsing import EnvironmentName, Folder, TrustFile, default, parse
 from implicitq.commands.train import learn
 from implicitq.types import InputError
 
@@ -17,6 +17,8 @@ class Options:
 
     directory: Folder  # Run folder.
     steps: Annotated[int | None, default("as planned", "INT")] = None  # New total, to go beyond the planned end.
+    env: EnvironmentName = None  # Gymnasium id of the task.
+    trust_env: TrustFile = False
     inexact: bool = False  # Accept other versions, another processor or number of threads than the run began with.
     salvage: bool = False  # If no checkpoint is good, go on without the rows of the replay that are damaged.
 
@@ -26,7 +28,13 @@ def run(arguments: list[str]) -> int:
 
     from implicitq.agent import resume
 
-    agent = resume(options.directory, inexact=options.inexact, salvage=options.salvage)
+    agent = resume(
+        options.directory,
+        options.env,
+        inexact=options.inexact,
+        salvage=options.salvage,
+        trust_env=options.trust_env,
+    )
     if agent.step >= (agent.config.steps if options.steps is None else options.steps):
         agent.close()
         raise InputError(

@@ -10,7 +10,8 @@ import tyro
 from rich.table import Table
 
 from implicitq.commands.display import console, table
-from implicitq.commands.parsing import SuiteName, default, parse
+from implicitq.commands.parsing import SuiteName, TrustSuite, default, parse
+from implicitq.envs.ids import refuse_modules
 from implicitq.sweeps import cluster, estimate, random_scores, sweep
 from implicitq.sweeps.display import Live, duration
 from implicitq.sweeps.pool import cores, run_pool
@@ -44,6 +45,7 @@ class Options:
     address: str = "auto"  # With --on ray: where the cluster is; auto, or HOST:PORT of its head.
     cpus_per_run: int = 1  # With --on ray: processors for each run.
     memory_per_run: Annotated[float | None, default("none", "GB")] = None  # With --on ray: memory for each run.
+    trust_env: TrustSuite = False
     inexact: bool = False  # Go on with runs that began under other versions or on another processor.
     random_scores: bool = True  # First measure the random policy on every task, which scores need.
 
@@ -51,7 +53,11 @@ class Options:
 def run(arguments: list[str]) -> int:
     """Gives 0 if every run is finished, 1 if some failed, 130 if stopped."""
     options = parse(Options, "sweep", arguments)
-    plan = expand(study_of(options.study), suite_of(options.suite, options.tasks), options.seeds, options.steps)
+    suite = suite_of(options.suite, options.tasks)
+    if not options.trust_env:
+        remedy = "name the task yourself (--tasks), or trust the file (--trust-env)"
+        refuse_modules(set(suite.tasks) - set(options.tasks), options.suite, remedy)
+    plan = expand(study_of(options.study), suite, options.seeds, options.steps)
     for text in plan.left_out:
         console.print(f"left out: {text}")
     sweep.check_folders(options.out, plan.runs)

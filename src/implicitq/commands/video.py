@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from implicitq.commands.display import console
-from implicitq.commands.parsing import EpisodeSeed, PolicySource, beside, default, parse
+from implicitq.commands.parsing import EnvironmentName, EpisodeSeed, PolicySource, TrustFile, beside, default, parse
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class Options:
     out: Annotated[Path | None, default("video.gif in DIR or beside FILE", "FILE")] = None  # A .gif or .mp4 file.
     episodes: int = 1  # Episodes to film.
     seed: EpisodeSeed = None  # Seed of the episodes.
+    env: EnvironmentName = None  # Gymnasium id of the task to film.
+    trust_env: TrustFile = False
 
 
 def run(arguments: list[str]) -> int:
@@ -27,6 +29,7 @@ def run(arguments: list[str]) -> int:
     from implicitq.video import record
 
     out = options.out or beside(options.source, "video.gif")
-    mean = record(load(options.source), out, episodes=options.episodes, seed=options.seed)
+    agent = load(options.source, options.env, trust_env=options.trust_env)
+    mean = record(agent, out, episodes=options.episodes, seed=options.seed)
     console.print(f"{out}: mean return {mean:,.1f} over {options.episodes} episode(s)")
     return 0

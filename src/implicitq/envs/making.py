@@ -13,10 +13,13 @@ from typing import Any
 
 import gymnasium as gym
 
+from implicitq.envs import ids
 from implicitq.types import InputError
-from implicitq.validation import nearest
+from implicitq.validation import brief, nearest
 
 EnvironmentSource = str | gym.Env | Callable[[], gym.Env]
+
+_OBJECT = "object:"
 
 # Tasks whose package registers them on import: prefix of the id -> (module, extra of ours).
 _PACKAGES = {
@@ -36,9 +39,9 @@ class EnvironmentMaker:
         self._give_original = original_first
 
     def __call__(self, **arguments: Any) -> gym.Env:
-        """`arguments` go to `gymnasium.make`; only ids take any."""
-        if isinstance(self._source, str):
-            return _make(self._source, **arguments)
+        """`arguments` go to `gymnasium.make`; only what has an id takes any."""
+        if isinstance(self._source, str) or (arguments and not is_object(self.name)):
+            return _make(self.name, **arguments)
         if not isinstance(self._source, gym.Env):
             made = self._source()
             if not isinstance(made, gym.Env):
@@ -60,11 +63,16 @@ class EnvironmentMaker:
             return self._source
         known = getattr(self._source, "spec", None)
         if known is None:
-            return f"object:{getattr(self._source, '__name__', type(self._source).__name__)}"
+            return f"{_OBJECT}{getattr(self._source, '__name__', type(self._source).__name__)}"
         # With other wrappers or arguments than its id stands for, the id alone would bring back something else.
         plain = copy.deepcopy(known)
         plain.kwargs.pop("render_mode", None)
-        return known.id if gym.registry.get(known.id) == plain else f"object:{known.id}"
+        return known.id if gym.registry.get(known.id) == plain else f"{_OBJECT}{known.id}"
+
+
+def is_object(name: str) -> bool:
+    """Whether a name stands for an environment object, which only the user can bring back."""
+    return name.startswith(_OBJECT)
 
 
 @contextmanager
@@ -84,6 +92,7 @@ def failures_named(doing: str) -> Iterator[None]:
 
 def _make(name: str, **arguments: Any) -> gym.Env:
     """`gymnasium.make` with errors that help."""
+    ids.check_form(name)
     for prefix, (module, extra) in _PACKAGES.items():
         if name.startswith(prefix):
             try:
@@ -108,7 +117,7 @@ def _make(name: str, **arguments: Any) -> gym.Env:
         known = sorted(gym.registry)
         if name in known:
             raise InputError(f"{name} cannot be made: {error}") from None
-        raise InputError(f"unknown environment {name!r}{_guess(name, known)}") from None
+        raise InputError(f"unknown environment {brief(name)}{_guess(name, known)}") from None
 
 
 def _log_mujoco_warnings() -> None:

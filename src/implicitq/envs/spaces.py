@@ -1,17 +1,20 @@
 """Gymnasium spaces: what is accepted, how observations become vectors and actions leave the agent.
 
 The agent sees flat float32 observations [B, O] and acts in coordinates [B, D]: [-1, 1] for every `Box` dimension,
-category numbers from zero for discrete ones. Spaces are written to files as plain data.
+category numbers from zero for discrete ones.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
 
 from implicitq.types import Array, InputError, Spec
+
+_MOST_ACTIONS = 10_000  # dimensions
 
 
 def spec_of(observation_space: spaces.Space, action_space: spaces.Space) -> Spec:
@@ -50,6 +53,9 @@ def check_observation_space(space: spaces.Space) -> None:
 
 
 def check_action_space(space: spaces.Space) -> None:
+    dimensions = math.prod(space.shape or ())
+    if not 1 <= dimensions <= _MOST_ACTIONS:
+        raise InputError(f"the action space has {dimensions or 'no'} dimensions; accepted are 1 to {_MOST_ACTIONS}")
     match space:
         case spaces.Box():
             low, high = space.low.ravel().astype(np.float64), space.high.ravel().astype(np.float64)
@@ -67,8 +73,6 @@ def check_action_space(space: spaces.Space) -> None:
                         f"action dimension {j} has zero width (from {low[j]} to {high[j]}); the lower bound must "
                         "be below the upper one"
                     )
-            if low.size == 0:
-                raise InputError("the action space has no dimensions")
         case spaces.Discrete() | spaces.MultiDiscrete() | spaces.MultiBinary():
             pass
         case _:
@@ -149,53 +153,6 @@ def from_environment(space: spaces.Space, actions: Any, batch: int) -> Array:
             if ((numbers < 0) | (numbers >= sizes)).any():
                 raise InputError(f"expected actions of {space}, got {given.tolist()}")
             return numbers.astype(np.int32)
-
-
-def describe(space: spaces.Space) -> dict[str, Any]:
-    """The space as plain data."""
-    match space:
-        case spaces.Box():
-            # As texts: JSON has no infinity.
-            bounds = {end: [str(x) for x in getattr(space, end).ravel().tolist()] for end in ("low", "high")}
-            return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
-        case spaces.Discrete():
-            return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
-        case spaces.MultiDiscrete():
-            sizes = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
-            return {"kind": "MultiDiscrete", **sizes, "dtype": str(space.dtype)}
-        case spaces.MultiBinary():
-            return {"kind": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
-        case spaces.Dict():
-            return {"kind": "Dict", "parts": [[name, describe(part)] for name, part in space.items()]}
-        case spaces.Tuple():
-            return {"kind": "Tuple", "parts": [describe(part) for part in space]}
-    raise InputError(f"space {space} cannot be written to a file")
-
-
-def rebuild(data: dict[str, Any]) -> spaces.Space:
-    """Inverse of `describe`."""
-    match data["kind"]:
-        case "Box":
-            dtype = np.dtype(data["dtype"])
-            number = float if np.issubdtype(dtype, np.floating) else int
-            low, high = (
-                np.array([number(x) for x in data[end]], dtype).reshape(data["shape"]) for end in ("low", "high")
-            )
-            return spaces.Box(low, high, dtype=dtype.type)
-        case "Discrete":
-            # Older versions of Gymnasium know no other type than int64.
-            kind: dict[str, Any] = {} if data["dtype"] == "int64" else {"dtype": np.dtype(data["dtype"]).type}
-            return spaces.Discrete(data["n"], start=data["start"], **kind)
-        case "MultiDiscrete":
-            dtype = np.dtype(data["dtype"]).type
-            return spaces.MultiDiscrete(np.array(data["nvec"]), dtype=dtype, start=np.array(data["start"]))
-        case "MultiBinary":
-            return spaces.MultiBinary(data["n"])
-        case "Dict":
-            return spaces.Dict([(name, rebuild(part)) for name, part in data["parts"]])  # a list keeps its order
-        case "Tuple":
-            return spaces.Tuple([rebuild(part) for part in data["parts"]])
-    raise InputError(f"unknown kind of space {data['kind']!r}")
 
 
 def _categories(space: spaces.Space) -> tuple[int, ...] | None:

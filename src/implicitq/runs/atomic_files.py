@@ -14,7 +14,7 @@ import safetensors.numpy
 
 from implicitq.types import Array, InputError
 
-_HEADER = "implicitq"
+HEADER = "implicitq"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -54,7 +54,7 @@ def read_json(path: Path) -> Any:
 def array_bytes(arrays: dict[str, Array], header: dict[str, Any]) -> bytes:
     """Arrays and plain data as one safetensors file."""
     return safetensors.numpy.save(
-        {name: np.asarray(array, order="C") for name, array in arrays.items()}, {_HEADER: json.dumps(header)}
+        {name: np.asarray(array, order="C") for name, array in arrays.items()}, {HEADER: json.dumps(header)}
     )
 
 
@@ -66,7 +66,7 @@ def read_arrays(path: Path, digest: str | None = None) -> tuple[dict[str, Array]
                 if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                     raise InputError(f"{path} was altered or cut short: its checksum is wrong")
         with safetensors.safe_open(path, framework="numpy") as file:
-            header = json.loads((file.metadata() or {})[_HEADER])
+            header = json.loads((file.metadata() or {})[HEADER])
             return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
     except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
         if isinstance(error, InputError):

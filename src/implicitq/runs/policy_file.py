@@ -1,27 +1,45 @@
-"""A policy in one file: its arrays, and in the header its config and spaces. Loading it never runs code."""
+"""A policy in one file: its arrays, and in the header its config and spaces. Loading it never runs code.
+
+The file may come from a stranger, or be damaged: what its header says is compared with the names, types and shapes of
+its arrays before any of them is read, and a digest and a look at the numbers follow before any of them acts.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import safetensors
 from gymnasium import Space
 
-from implicitq import configs
+from implicitq import algorithms, configs, memory
 from implicitq.configs import Config
-from implicitq.envs import spaces
-from implicitq.learner import Actor
-from implicitq.runs.atomic_files import array_bytes, read_arrays, write_atomically
+from implicitq.envs import space_data, spaces
+from implicitq.learner import Actor, Stored, least_parameters, load_actor
+from implicitq.runs.atomic_files import HEADER, array_bytes, write_atomically
 from implicitq.types import Array, InputError
+from implicitq.validation import brief
 
-FORMAT = 1
+FORMAT = 2  # 1 is the same without a digest
+
+_LONGEST_HEADER = 2**23  # bytes: bounds of about 200,000 features
+_DTYPES = {  # of safetensors; any other goes by its own name, which no array here has
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+}
 
 
 class PolicyFile(NamedTuple):
     config: Config
     observation_space: Space
     action_space: Space
-    arrays: dict[str, Array]
+    actor: Actor
     step: int
 
 
@@ -35,24 +53,88 @@ def content(config: Config, observation_space: Space, action_space: Space, actor
         "format": FORMAT,
         "step": step,
         "config": configs.to_json(config),
-        "observation_space": spaces.describe(observation_space),
-        "action_space": spaces.describe(action_space),
+        "observation_space": space_data.describe(observation_space),
+        "action_space": space_data.describe(action_space),
     }
-    return array_bytes(actor.arrays(), header)
+    if len(json.dumps(header)) > _LONGEST_HEADER // 2:  # the file's own form of it is longer
+        raise InputError("the spaces have too many dimensions for a policy file")
+    arrays = actor.arrays()
+    return array_bytes(arrays, {**header, "digest": _digest(header, arrays)})
 
 
 def read(path: Path) -> PolicyFile:
+    """The policy of a file; one sentence about any file that is none, or is damaged."""
     if not path.is_file():
         raise InputError(f"there is no policy file {path}")
-    arrays, header = read_arrays(path)
-    if header.get("kind") != "policy":
-        raise InputError(f"{path} is not a policy file")
-    if header["format"] > FORMAT:
-        raise InputError(f"{path} has format {header['format']}, newer than the {FORMAT} known here")
-    return PolicyFile(
-        configs.from_json(header["config"]),
-        spaces.rebuild(header["observation_space"]),
-        spaces.rebuild(header["action_space"]),
-        arrays,
-        header["step"],
-    )
+    try:
+        with open(path, "rb") as start:
+            if int.from_bytes(start.read(8), "little") > _LONGEST_HEADER:
+                raise ValueError(f"its header would be longer than {_LONGEST_HEADER:,} bytes")
+        with safetensors.safe_open(path, framework="numpy") as file:
+            return _read(file)
+    except InputError as error:
+        raise InputError(f"{path} cannot be used as a policy: {error}") from None
+    except (OSError, ValueError, KeyError, RecursionError, safetensors.SafetensorError) as error:
+        raise InputError(f"{path} is not a file of implicitq, or is damaged: {error}") from None
+
+
+def _read(file: Any) -> PolicyFile:
+    header = _checked_header(json.loads((file.metadata() or {})[HEADER]))
+    config = configs.from_json(header["config"])
+    observation_space, action_space = (space_data.rebuild(header[f"{of}_space"]) for of in ("observation", "action"))
+    spec = spaces.spec_of(observation_space, action_space)
+    found = {name: _stored(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
+    held, needed = sum(math.prod(array.shape) for array in found.values()), least_parameters(config, spec)
+    if needed > held:
+        raise InputError(f"its config and spaces stand for at least {needed:,} weights, but it holds {held:,}")
+
+    def arrays() -> dict[str, Array]:
+        memory.refuse_excess("the policy", 4 * held, 4 * held)
+        return _checked_arrays({name: file.get_tensor(name) for name in found}, header)
+
+    actor = load_actor(algorithms.build(config, spec), spec, config, found, arrays)
+    return PolicyFile(config, observation_space, action_space, actor, header["step"])
+
+
+def _stored(array: Any) -> Stored:
+    name = str(array.get_dtype())
+    return Stored(tuple(array.get_shape()), _DTYPES.get(name, name))
+
+
+def _checked_header(header: Any) -> dict[str, Any]:
+    if not isinstance(header, dict) or header.get("kind") != "policy":
+        raise InputError("it is no policy file")
+    form: Any = header.get("format")
+    if not _is_whole(form) or not 1 <= form <= FORMAT:
+        raise InputError(f"it has format {brief(form)}, known here are 1 to {FORMAT}")
+    missing = [name for name in ("step", "config", "observation_space", "action_space") if name not in header]
+    missing += ["digest"] if form > 1 and "digest" not in header else []
+    if missing:
+        raise InputError(f"its header has no {missing[0]}")
+    if not _is_whole(header["step"]) or header["step"] < 0:
+        raise InputError(f"its step must be a whole number of at least 0, got {brief(header['step'])}")
+    return header
+
+
+def _checked_arrays(arrays: dict[str, Array], header: Mapping[str, Any]) -> dict[str, Array]:
+    """The same arrays, if they are those that were saved and could have been learnt."""
+    if header["format"] > 1 and _digest(header, arrays) != header["digest"]:
+        raise InputError("it was altered or damaged: its checksum is wrong")
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise InputError(f"{name} has a weight that is not finite")
+    return arrays
+
+
+def _digest(header: Mapping[str, Any], arrays: Mapping[str, Array]) -> str:
+    """Checksum of everything in the file."""
+    told = {name: value for name, value in header.items() if name != "digest"}
+    layout = [[name, str(arrays[name].dtype), list(arrays[name].shape)] for name in sorted(arrays)]
+    total = hashlib.sha256(json.dumps([told, layout], sort_keys=True).encode())
+    for name in sorted(arrays):
+        total.update(np.ascontiguousarray(arrays[name]).data)
+    return total.hexdigest()
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

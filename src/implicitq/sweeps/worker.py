@@ -64,7 +64,7 @@ def _agent(folder: Path, config: Config, inexact: bool) -> Agent:
         agent = from_config(config)
         _say(f"{config.algorithm} on {config.env}, seed {config.seed}, {config.steps:,} steps in {folder}")
         return agent
-    agent = resume(folder, inexact=inexact)
+    agent = resume(folder, config.env, inexact=inexact)
     steps = max(agent.config.steps, config.steps)
     if agent.step >= steps:
         agent.close()

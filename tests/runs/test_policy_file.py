@@ -1,0 +1,251 @@
+"""Policy files are data: good ones come back exactly, any other gives one sentence, quickly and in little memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import implicitq
+from implicitq import configs
+from implicitq.envs import space_data
+from implicitq.types import InputError
+from policies import FIXTURES, GOOD, OVERSIZED, altered, parts, with_config, with_space, write
+
+SHIPPED = sorted([*FIXTURES.glob("*.safetensors"), *FIXTURES.glob("*/policy.safetensors")])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+WORDS = ["kind", "shape", "dtype", "low", "high", "n", "start", "nvec", "parts"]
+KINDS = ["Box", "Discrete", "MultiDiscrete", "MultiBinary", "Dict", "Tuple"]
+NUMBERS = st.integers(-3, 3) | st.sampled_from([2**31, 2**63, 10**18, 10**400, -(2**63), 0.5, float("inf")])
+TEXTS = st.sampled_from(["float32", "int8", "uint64", "object", "nan", "inf", "-1e400", "1", "0.5", "Box", "S9"])
+LISTS = st.recursive(NUMBERS | TEXTS | JSON, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
+SPACES = st.recursive(
+    st.fixed_dictionaries({"kind": st.sampled_from(KINDS)}, optional=dict.fromkeys(WORDS[1:], LISTS)),
+    lambda inner: st.fixed_dictionaries(
+        {"kind": st.sampled_from(["Dict", "Tuple"]), "parts": st.lists(inner | st.tuples(LISTS, inner), max_size=3)}
+    ),
+    max_leaves=3,
+)
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        implicitq.load(path)
+    assert str(path) in str(caught.value)
+    assert len(str(caught.value)) < 1_000
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(FIXTURES)))
+def test_files_without_a_digest_still_load_and_come_back_with_one(path, tmp_path):
+    assert parts(path)[0]["format"] == 1
+    first = implicitq.load(path)
+    first.save(tmp_path / "again")
+    header, arrays = parts(tmp_path / "again")
+    assert header["format"] == 2
+    assert len(header["digest"]) == 64
+    again = implicitq.load(tmp_path / "again")
+    assert (again.config, again.step) == (first.config, first.step)
+    for name, array in parts(path)[1].items():
+        assert array.tobytes() == arrays[name].tobytes()
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "policy"
+    implicitq.load(GOOD).save(path)
+    return path
+
+
+def test_one_flipped_bit_of_the_weights_is_noticed(saved, tmp_path):
+    content = bytearray(saved.read_bytes())
+    begin = 8 + struct.unpack("<Q", content[:8])[0]
+    for position in np.linspace(begin, len(content) - 1, 12).astype(int):
+        content[position] ^= 1
+        (tmp_path / "flipped").write_bytes(content)
+        assert "its checksum is wrong" in refused(tmp_path / "flipped")
+        content[position] ^= 1
+
+
+def test_one_changed_number_of_the_header_is_noticed(saved, tmp_path):
+    header, arrays = parts(saved)
+    header["action_space"]["high"] = ["2.5"]
+    assert "its checksum is wrong" in refused(write(tmp_path / "changed", header, arrays))
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_weights_that_are_not_finite_are_refused(number, tmp_path):
+    header, arrays = parts()
+    arrays["networks.value.network.biases.0"][3] = number
+    sentence = refused(write(tmp_path / "policy", header, arrays))
+    assert "networks.value.network.biases.0 has a weight that is not finite" in sentence
+
+
+@pytest.mark.parametrize("change", OVERSIZED.values(), ids=OVERSIZED.keys())
+def test_a_small_file_that_asks_for_much_is_refused(change, tmp_path):
+    refused(altered(tmp_path / "policy", change))
+
+
+def test_small_files_that_ask_for_much_get_no_memory(tmp_path):
+    """A process that may take another 700 MB, a good file first so that all of JAX is there."""
+    for number, change in enumerate(OVERSIZED.values()):
+        altered(tmp_path / f"{number}.policy", change)
+    code = """
+import resource, sys, time
+from pathlib import Path
+import implicitq
+good, *bad = sys.argv[1:]
+implicitq.load(good)
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + 700_000_000,) * 2)
+for path in bad:
+    begin = time.process_time()
+    try:
+        implicitq.load(path)
+    except implicitq.InputError:
+        assert time.process_time() - begin < 5, path
+    else:
+        raise AssertionError(path)
+"""
+    files = [str(GOOD), *map(str, sorted(tmp_path.glob("*.policy")))]
+    subprocess.run([sys.executable, "-c", code, *files], check=True, timeout=240)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda h: h.update(kind="checkpoint"), "it is no policy file"),
+        (lambda h: h.update(format=3), "it has format 3, known here are 1 to 2"),
+        (lambda h: h.update(format="1"), "it has format '1', known here are 1 to 2"),
+        (lambda h: h.update(format=0), "it has format 0"),
+        (lambda h: h.pop("format"), "it has format None"),
+        (lambda h: h.update(format=2), "its header has no digest"),
+        (lambda h: h.update(format=2, digest=7), "its checksum is wrong"),
+        (lambda h: h.pop("config"), "its header has no config"),
+        (lambda h: h.pop("action_space"), "its header has no action_space"),
+        (lambda h: h.update(step=-1), "its step must be a whole number of at least 0, got -1"),
+        (lambda h: h.update(step=True), "its step must be a whole number"),
+        (lambda h: h.update(config=[1]), "a config is a table of hyperparameters, got list"),
+        (with_config(hidden="8"), "hidden must be whole numbers, got '8'"),
+        (with_config(hidden=[-8]), "hidden must be at most 64 positive layer sizes"),
+        (with_config(bins=-3), "bins must be a whole number from 2"),
+        (with_config(temperature=10**400), "temperature must be"),
+        (with_config(discount={"a": 1}), "'discount' must be a number, a text or a list of numbers"),
+        (with_config(env="x" * 2_000), "'env' must be a number, a text or a list of numbers"),
+        (with_config(algorithm="sac"), "sac has no hyperparameter"),
+        (with_config(hidden=[9]), r"expected float32\[3, 9\]"),
+        (with_config(hidden=[90]), "stand for at least 451 weights, but it holds 100"),
+        (lambda h: h.update(observation_space=7), "a space cannot be made of 7"),
+        (with_space("action_space", kind="Box", shape=[1], dtype="object", low=["0"], high=["1"]), "got 'object'"),
+        (with_space("action_space", kind="Box", shape=[-1], dtype="float32", low=[], high=[]), "got -1"),
+        (with_space("action_space", kind="Discrete", n=-4, start=0, dtype="int64"), "got -4"),
+        (with_space("action_space", kind="MultiDiscrete", nvec=["9" * 99], start=[0], dtype="int64"), "whole numbers"),
+        (with_space("action_space", kind="Tuple", parts=[]), "action space Tuple.* is not supported"),
+    ],
+)
+def test_a_malformed_header_is_refused_in_a_sentence(change, sentence, tmp_path):
+    with pytest.raises(InputError, match=sentence):
+        implicitq.load(altered(tmp_path / "policy", change))
+
+
+@pytest.mark.parametrize("header", ["", "{", "[]", "null", "[" * 100_000, '{"a":' * 50_000])
+def test_a_header_that_is_no_table_is_refused(header, tmp_path):
+    refused(write(tmp_path / "policy", header, parts()[1]))
+
+
+def test_spaces_inside_of_spaces_end_somewhere(tmp_path):
+    inner = {"kind": "Discrete", "n": 2, "start": 0, "dtype": "int64"}
+    for _ in range(200):
+        inner = {"kind": "Tuple", "parts": [inner]}
+    sentence = refused(altered(tmp_path / "policy", with_space("observation_space", **inner)))
+    assert "a space is nested more than 32 deep" in sentence
+
+
+def test_arrays_that_do_not_fit_are_refused_before_they_are_read(tmp_path):
+    header, arrays = parts()
+    name = "networks.policy.network.weights.0"
+    wide = {**arrays, name: arrays[name].astype(np.float64)}
+    assert f"float64[3, 8] for {name}, expected float32[3, 8]" in refused(write(tmp_path / "wide", header, wide))
+    turned = {**arrays, name: np.ascontiguousarray(arrays[name].T)}
+    assert f"float32[8, 3] for {name}, expected float32[3, 8]" in refused(write(tmp_path / "turned", header, turned))
+    more = {**arrays, "more": arrays[name]}
+    assert "has 'more', which is not known here" in refused(write(tmp_path / "more", header, more))
+
+
+@pytest.mark.parametrize("dtype", ["F8_E4M3", "F8_E5M2", "BF16", "F4", "X9"])
+def test_types_that_no_policy_has_are_refused(dtype, tmp_path):
+    content = GOOD.read_bytes()
+    length = struct.unpack("<Q", content[:8])[0]
+    layout = json.loads(content[8 : 8 + length])
+    size = {"BF16": 2, "F4": 0.5}.get(dtype, 1)
+    for name, entry in layout.items():
+        if name != "__metadata__":
+            first, last = entry["data_offsets"]
+            entry.update(dtype=dtype, shape=[int((last - first) / size)])
+    text = json.dumps(layout).encode()
+    (tmp_path / "policy").write_bytes(struct.pack("<Q", len(text)) + text + content[8 + length :])
+    refused(tmp_path / "policy")
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 7, b"\xff" * 64, struct.pack("<Q", 2**62) + b"{}", b"PK\x03\x04" * 9])
+def test_what_is_no_array_file_is_refused(content, tmp_path):
+    (tmp_path / "policy").write_bytes(content)
+    assert "is not a file of implicitq, or is damaged" in refused(tmp_path / "policy")
+
+
+def only_input_errors(function, data) -> None:
+    with contextlib.suppress(InputError):
+        function(data)
+
+
+@given(JSON | st.dictionaries(st.sampled_from([*configs.to_json(configs.resolve("iq", "X-v0"))]), JSON, max_size=4))
+def test_any_data_make_a_config_or_a_sentence(data):
+    only_input_errors(configs.from_json, data)
+    if isinstance(data, dict):
+        for algorithm in ("iq", "miq-auto", "sac", "dqn"):
+            only_input_errors(configs.from_json, {**data, "algorithm": algorithm, "env": "X-v0"})
+
+
+@given(st.sampled_from([*configs.to_json(configs.resolve("iq", "X-v0"))]), NUMBERS | LISTS)
+def test_any_value_makes_a_config_or_a_sentence(name, value):
+    good = configs.to_json(configs.resolve("miq", "X-v0"))
+    only_input_errors(configs.from_json, {**good, name: value})
+
+
+@pytest.mark.filterwarnings("default::UserWarning")  # of Gymnasium, about bounds
+@given(JSON | SPACES)
+def test_any_data_make_a_space_or_a_sentence(data):
+    only_input_errors(space_data.rebuild, data)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["config", "observation_space", "action_space", "step", "format", "digest"]), JSON | SPACES)
+def test_any_header_makes_a_policy_or_a_sentence(tmp_path, name, value):
+    path = altered(tmp_path / "policy", lambda header: header.update({name: value}))
+    only_input_errors(implicitq.load, path)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, GOOD.stat().st_size - 1), st.integers(1, 255))
+def test_any_changed_byte_of_a_saved_file_is_noticed_or_changes_nothing(saved, tmp_path, position, change):
+    content = bytearray(saved.read_bytes())
+    content[position] ^= change
+    (tmp_path / "policy").write_bytes(content)
+    try:
+        found = implicitq.load(tmp_path / "policy")
+    except InputError:
+        return
+    assert found.config == implicitq.load(saved).config
+    assert parts(tmp_path / "policy")[1].keys() == parts(saved)[1].keys()
