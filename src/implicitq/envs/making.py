@@ -25,6 +25,10 @@ _PACKAGES = {
 }
 
 
+class EnvironmentFailed(InputError):
+    """An environment raised, died or hung; made anew, it may work again."""
+
+
 class EnvironmentMaker:
     """Makes equal environments from an id, an environment object or a function."""
 
@@ -37,6 +41,15 @@ class EnvironmentMaker:
 
     def __call__(self, **arguments: Any) -> gym.Env:
         """`arguments` go to `gymnasium.make`; only ids take any."""
+        try:
+            return self._made(**arguments)
+        except InputError:
+            raise
+        except Exception as error:
+            name = self._source if isinstance(self._source, str) else "the environment"
+            raise InputError(f"{name} cannot be made: {_told(error)}") from error
+
+    def _made(self, **arguments: Any) -> gym.Env:
         if isinstance(self._source, str):
             return _make(self._source, **arguments)
         if not isinstance(self._source, gym.Env):
@@ -68,18 +81,20 @@ class EnvironmentMaker:
 
 
 @contextmanager
-def failures_named(doing: str) -> Iterator[None]:
+def failures_named(doing: str, name: str = "the environment") -> Iterator[None]:
     """Say what the environment was doing when it failed, and where; the error itself is the cause."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise InputError(
-            f"the environment failed in {doing}: {type(error).__name__}: {error} "
-            f"({Path(place.filename).name}, line {place.lineno})"
-        ) from error
+        raise EnvironmentFailed(f"{name} failed in {doing}: {_told(error)}") from error
+
+
+def _told(error: Exception) -> str:
+    """What was raised, and where."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
 
 def _make(name: str, **arguments: Any) -> gym.Env:
