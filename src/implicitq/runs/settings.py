@@ -17,8 +17,6 @@ NOT_LEARNT = frozenset({"steps", "preset", "checkpoint_every", "log_every", *_FA
 SCALE = frozenset(
     {"steps", "eval_every", "eval_episodes", "checkpoint_every", "log_every", "vectorization", *_FAILURES}
 )
-    {"steps", "eval_every", "eval_episodes", "checkpoint_every", "log_every", "vectorization"} | _FAILURES
-)
 """How long a run is and how it is watched: no part of the name of a line."""
 
 
