@@ -83,7 +83,7 @@ class OwnProcess:
         self._pipe, theirs = context.Pipe()
         arguments = CloudpickleWrapper(maker), name, theirs
         self._process = context.Process(target=_serve, args=arguments, name=f"implicitq, {name}", daemon=True)
-        self._lost = False  # died or hung: not to be spoken to any more
+        self._waiting = True  # for an answer; it may never come
         self._open = True
         try:
             self._process.start()
@@ -111,14 +111,13 @@ class OwnProcess:
     def answer(self) -> Any:
         try:
             if self._deadline is not None and not self._pipe.poll(max(0.0, self._deadline - time.monotonic())):
-                self._lost = True
                 raise EnvironmentFailed(
                     f"{self._name} did not answer within {self._timeout:g} seconds in {self._call} (env_timeout)"
                 )
             kind, content = self._pipe.recv()
         except (EOFError, OSError):
-            self._lost = True
             raise self._death() from None
+        self._waiting = False
         if kind != "done":
             raise (EnvironmentFailed if kind == "failed" else InputError)(content)
         return content
@@ -127,31 +126,26 @@ class OwnProcess:
         if not self._open:
             return
         self._open = False
-        if not self._lost:
+        if not self._waiting:
             self._ask_to_close()
         self._pipe.close()
-        if not self._lost:
-            self._process.join(_PATIENCE)
         self._process.kill()  # nothing happens to one that has ended
         self._process.join()
         self._process.close()
 
     def _expect(self, call: str) -> None:
-        self._call = call
+        self._call, self._waiting = call, True
         self._deadline = None if self._timeout is None else time.monotonic() + self._timeout
 
     def _ask_to_close(self) -> None:
-        end = time.monotonic() + _PATIENCE
+        texts = [f"{self._name} did not close within {_PATIENCE:g} seconds; its process was killed"]
         with suppress(EOFError, OSError):
             self._pipe.send(("close", ()))
-            while self._pipe.poll(max(0.0, end - time.monotonic())):
-                kind, content = self._pipe.recv()
-                if kind == "closed":  # others are answers that nobody waited for, as after an interruption
-                    for text in content:
-                        warnings.warn(text, stacklevel=4)
-                    return
-            self._lost = True
-            warnings.warn(f"{self._name} did not close within {_PATIENCE:g} seconds; it was killed", stacklevel=4)
+            if self._pipe.poll(_PATIENCE):
+                texts = self._pipe.recv()
+                self._process.join(_PATIENCE)
+        for text in texts:
+            warnings.warn(text, stacklevel=4)
 
     def _death(self) -> InputError:
         self._process.join(_PATIENCE)
@@ -187,7 +181,7 @@ def _serve(maker: Callable[[], gym.Env], name: str, pipe: Connection) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             adapter.close()
-        pipe.send(("closed", [str(warning.message) for warning in caught]))
+        pipe.send([str(warning.message) for warning in caught])
 
 
 def _outcome(function: Callable[..., Any], *arguments: Any) -> tuple[str, Any]:
