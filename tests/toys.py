@@ -151,9 +151,9 @@ class Fails(Toy):
                 time.sleep(3_600)
         return self.how == "shape"
 
-    def reset(self, **arguments: Any):
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         wrong = self.fail_if("reset")
-        observation, info = super().reset(**arguments)
+        observation, info = super().reset(seed=seed)
         return (np.zeros(4) if wrong else observation), info
 
     def step(self, action: Any):

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from implicitq.envs import spaces
-from implicitq.envs.making import failures_named
+from implicitq.envs.making import EnvironmentFailed, failures_named
 from implicitq.types import Array, InputError
 
 
@@ -54,9 +54,12 @@ class Adapter:
     def _flat(self, observation: Any, call: str) -> Array:
         with failures_named(call, self._name):
             wrong = _misfit(self.observation_space, observation)
-            if wrong:
-                raise InputError(f"{self._name} gave an observation in {call} that is not of its space: {wrong}")
-            return spaces.flatten_one(self.observation_space, observation)
+            try:
+                if not wrong:
+                    return spaces.flatten_one(self.observation_space, observation)
+            except InputError as error:
+                wrong = str(error)
+            raise EnvironmentFailed(f"{self._name} gave an observation in {call} that is not of its space: {wrong}")
 
 
 def _misfit(space: gym.Space, observation: Any, part: str = "") -> str:

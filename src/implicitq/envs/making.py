@@ -26,7 +26,7 @@ _PACKAGES = {
 
 
 class EnvironmentFailed(InputError):
-    """An environment raised, died or hung; made anew, it may work again."""
+    """An environment raised, died, hung or gave what it must not; made anew, it may work again."""
 
 
 class EnvironmentMaker:

@@ -80,7 +80,7 @@ class TrainingEnvironments:
 
     def start(self) -> Array:
         """The first observations: [E, O]."""
-        self._reset(np.arange(len(self._workers)))
+        self._reset(range(len(self._workers)))
         return self._observations.copy()
 
     def step(self, coordinates: Array, which: Array | None = None) -> Step:
@@ -89,7 +89,7 @@ class TrainingEnvironments:
         Rows of others are those of their last step.
         """
         actions = spaces.to_environment(self.action_space, coordinates)
-        indices = range(len(actions)) if which is None else np.flatnonzero(which)
+        indices = range(len(actions)) if which is None else np.flatnonzero(which).tolist()
         for index in indices:
             self._actions[index].append(copy.copy(actions[index]))  # some environments change the action they are given
             self._workers[index].ask("step", actions[index])
@@ -101,12 +101,12 @@ class TrainingEnvironments:
         failed = np.zeros(len(self._workers), bool)
         failed[list(failures)] = True
         self._failures = failures
-        rows = self._observations, self._rewards, self._terminated, self._truncated
-        return Step(*(row.copy() for row in rows), failed)
+        ends = self._terminated.copy(), self._truncated.copy()
+        return Step(self._observations.copy(), self._rewards.copy(), *ends, failed)
 
     def restart(self, which: Array) -> Array:
         """Make those that failed in the last step anew, and begin their next episodes; rows of others stay: [E, O]."""
-        self._begin_anew({index: self._failures[index] for index in np.flatnonzero(which)})
+        self._begin_anew({index: self._failures[index] for index in np.flatnonzero(which).tolist()})
         return self._observations.copy()
 
     def next_episodes(self, which: Array) -> Array:
@@ -114,7 +114,7 @@ class TrainingEnvironments:
         self._episodes += which
         for index in np.flatnonzero(which):
             self._actions[index].clear()
-        self._reset(np.flatnonzero(which))
+        self._reset(np.flatnonzero(which).tolist())
         return self._observations.copy()
 
     def arrays(self) -> dict[str, Array]:
@@ -127,7 +127,7 @@ class TrainingEnvironments:
         """Inverse of `arrays`: reset to the seeds of the current episodes and take their actions again: [E, O]."""
         self._episodes = np.array(arrays["episodes"])
         self._actions = [list(arrays[f"actions.{index}"]) for index in range(len(self._episodes))]
-        self._reset(np.arange(len(self._workers)), again_if_failed=True)
+        self._reset(range(len(self._workers)), again_if_failed=True)
         return self._observations.copy()
 
     def close(self) -> None:

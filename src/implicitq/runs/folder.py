@@ -19,6 +19,7 @@ import numpy as np
 
 from implicitq import configs
 from implicitq.configs import Config
+from implicitq.envs.making import EnvironmentFailed
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Stopped
 from implicitq.runs import layout, policy_file
 from implicitq.runs.atomic_files import read_json, write_atomically, write_json
@@ -131,6 +132,8 @@ class RunFolder:
         for step in reversed(steps):
             try:
                 self._checkpoints.restore(trainer, step)
+            except EnvironmentFailed:  # which is not the fault of the checkpoint
+                raise
             except (InputError, KeyError) as error:
                 reasons.append(f"{error}")
                 continue
