@@ -213,7 +213,7 @@ def test_a_cleared_replay_has_no_rows_left_to_sample():
 def test_closing_open_episodes_keeps_their_transitions_and_cuts_their_returns():
     replay, model = make_replay(20, 1, n_step=5), Model(20, 1)
     play(replay, model, [[GOES_ON]] * 3, np.random.default_rng(0))
-    replay.end_open_episodes()
+    replay.end_open_episodes(np.ones(1, bool))
     replay.begin(np.ones(1, bool), np.array([[99.0]], np.float32))
     batch = replay.sample(100)
     assert set(batch.observation[:, 0].tolist()) == {0.0, 1.0, 2.0}

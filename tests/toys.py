@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -119,7 +123,67 @@ class Breaks(Toy):
         return observation, reward, terminated, truncated, info
 
 
+class Fails(Toy):
+    """Fails in a way of your choice, in one of its calls; with `once`, never again when that file is there."""
+
+    def __init__(self, how: str, call: str = "step", at: int = 1, once: Path | None = None) -> None:
+        super().__init__()
+        self.how, self.call, self.left, self.once = how, call, at, once
+        self.fail_if("init")
+
+    def fail_if(self, call: str) -> bool:
+        """Whether the answer is to be of the wrong shape; every other failure happens here, when it is time for it."""
+        self.left -= call == self.call
+        if call != self.call or self.left != 0:
+            return False
+        if self.once is not None:
+            if self.once.exists():
+                return False
+            self.once.touch()
+        match self.how:
+            case "raise":
+                raise ZeroDivisionError("the floor gave way")
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "exit":
+                os._exit(3)
+            case "hang":
+                time.sleep(3_600)
+        return self.how == "shape"
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        wrong = self.fail_if("reset")
+        observation, info = super().reset(seed=seed)
+        return (np.zeros(4) if wrong else observation), info
+
+    def step(self, action: Any):
+        wrong = self.fail_if("step")
+        observation, *rest = super().step(action)
+        return (np.zeros(4) if wrong else observation), *rest
+
+    def close(self) -> None:
+        self.fail_if("close")
+
+
+class Clock(Fails):
+    """Every observation tells its episode, by the seed, and the time in it; the reward is the time before the step."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        self.number = float((seed or 0) % 9_973)
+        return self.told(), {}
+
+    def step(self, action: Any):
+        _, _, terminated, truncated, info = super().step(action)
+        return self.told(), self.time - 1.0, terminated, truncated, info
+
+    def told(self) -> np.ndarray:
+        return np.array([self.number, self.time, 0.0])
+
+
 for name, entry in {"Toy": Toy, "DiscreteToy": DiscreteToy, "Unseeded": Unseeded}.items():
     gym.register(f"{name}-v0", entry)
 gym.register("Breaks-v0", Breaks, kwargs={"at": 75, "how": "error"})
 gym.register("NotFinite-v0", Breaks, kwargs={"at": 75, "how": "reward"})
+gym.register("Unmakeable-v0", Fails, kwargs={"how": "raise", "call": "init"})
+gym.register("Dies-v0", Fails, kwargs={"how": "kill", "at": 75})

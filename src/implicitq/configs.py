@@ -41,6 +41,8 @@ class Config:
     normalize_observations: bool = False  # Bring every feature to mean 0 and variance 1; saved with the policy.
     num_envs: int = 1  # Environments stepped side by side; updates per environment step stay the same.
     vectorization: Literal["sync", "async"] = "sync"  # sync: all in this process; async: one process per environment.
+    on_env_error: Literal["stop", "restart"] = "stop"  # restart: a training environment that fails is made anew.
+    env_timeout: float | None = None  # Seconds that an environment may take to answer, with async; None: any.
     eval_every: int = 10_000  # Steps between evaluations.
     eval_episodes: int = 10  # Episodes per evaluation, with the deterministic policy.
     checkpoint_every: int = 10_000  # Steps between checkpoints.
@@ -65,6 +67,13 @@ class Config:
         require(self, "actor_average", average is None or 0 < average <= 1, "a number in (0, 1] or None")
         good = len(self.hidden) <= 64 and all(units >= 1 for units in self.hidden)
         require(self, "hidden", good, "at most 64 positive layer sizes")
+        timeout = self.env_timeout
+        require(self, "env_timeout", timeout is None or 0 < timeout < math.inf, "a positive number of seconds or None")
+        if timeout is not None and self.vectorization != "async":
+            raise InputError(
+                f"env_timeout must be None with vectorization {self.vectorization!r}, got {timeout!r}: only an "
+                "environment in a process of its own (vectorization 'async') can be left behind when it hangs"
+            )
         rows = self.replay_size // self.num_envs
         require(
             self,

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from implicitq.envs import spaces
-from implicitq.envs.making import EnvironmentMaker, failures_named
-from implicitq.envs.vector import EVALUATION, Adapter, episode_seed
+from implicitq.envs.adapter import Adapter
+from implicitq.envs.making import EnvironmentMaker
+from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.types import Array, Evaluation, InputError, Spec
 
 LONGEST_EPISODE = 100_000  # steps; an environment without an end would hang the run
@@ -28,21 +29,22 @@ class Evaluator:
     """Environments of its own, made once and reset to fresh seeds for every evaluation."""
 
     def __init__(self, maker: EnvironmentMaker, episodes: int, seed: int) -> None:
-        self._envs = [Adapter(maker()) for _ in range(episodes)]
         self._seed = seed
-        self.observation_space = self._envs[0].env.observation_space
-        self.action_space = self._envs[0].env.action_space
-        self.spec: Spec = spaces.spec_of(self.observation_space, self.action_space)
+        self._envs: list[Adapter] = []
+        try:
+            for _ in range(episodes):
+                self._envs.append(Adapter(maker()))
+        except BaseException:
+            self.close()
+            raise
+        self.observation_space = self._envs[0].observation_space
+        self.action_space = self._envs[0].action_space
+        self.spec: Spec = self._envs[0].spec
 
     def run(self, act: Callable[[Array], Any], step: int) -> Evaluation:
         """`act` maps observations [E, O] to coordinates [E, D]; `step` is recorded and picks the seeds."""
-        with failures_named("reset"):
-            observations = np.stack(
-                [
-                    env.reset(seed=episode_seed(self._seed, EVALUATION, index, step))[0]
-                    for index, env in enumerate(self._envs)
-                ]
-            )
+        seeds = [episode_seed(self._seed, EVALUATION, index, step) for index in range(len(self._envs))]
+        observations = np.stack([env.reset(seed) for env, seed in zip(self._envs, seeds, strict=True)])
         returns, lengths = np.zeros(len(self._envs)), np.zeros(len(self._envs), int)
         running = list(range(len(self._envs)))
         while running:
@@ -50,8 +52,7 @@ class Evaluator:
             actions = spaces.to_environment(self.action_space, np.asarray(act(observations)))
             still = []
             for index in running:
-                with failures_named("step"):
-                    observation, reward, terminated, truncated, _ = self._envs[index].step(actions[index])
+                observation, reward, terminated, truncated = self._envs[index].step(actions[index])
                 observations[index] = observation
                 returns[index] += reward
                 lengths[index] += 1

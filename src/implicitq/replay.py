@@ -165,10 +165,10 @@ class Replay:
         self._generator.bit_generator.state = state["generator"]
         self.begin(np.ones(len(self._base), bool), open_observations)
 
-    def end_open_episodes(self) -> None:
-        """Close the current episodes as a time limit would, without a further step."""
-        self._flags[self._open_rows()] = _LAST
-        self._written += 1
+    def end_open_episodes(self, which: Array) -> None:
+        """Close the current episodes of the mask `which` [E] as a time limit would, without a further step."""
+        self._flags[self._open_rows()[which]] = _LAST
+        self._written += which
 
     def _columns(self) -> dict[str, Array]:
         return {

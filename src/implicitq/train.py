@@ -25,6 +25,7 @@ from implicitq.types import Array, Evaluation, InputError
 _LARGEST = float(np.finfo(np.float32).max)  # that the replay can hold
 
 EPISODE_METRICS = ("episodes", "updates", "episode_return", "episode_length")
+RESTARTS = "env_restarts"
 
 
 class Trainer:
@@ -32,7 +33,9 @@ class Trainer:
 
     def __init__(self, config: Config, maker: EnvironmentMaker, eval_maker: EnvironmentMaker | None = None) -> None:
         self.config = config
-        self.envs = TrainingEnvironments(maker, config.num_envs, config.vectorization, config.seed)
+        self.envs = TrainingEnvironments(
+            maker, config.num_envs, config.vectorization, config.seed, config.on_env_error, config.env_timeout
+        )
         self.spec = self.envs.spec
         try:
             algorithm = algorithms.build(config, self.spec)
@@ -54,7 +57,8 @@ class Trainer:
         )
         self.step = 0
         self.episodes = 0
-        self.metric_names = (*EPISODE_METRICS, *self.learner.metric_names)
+        restarts = (RESTARTS,) if config.on_env_error == "restart" else ()
+        self.metric_names = (*EPISODE_METRICS, *restarts, *self.learner.metric_names)
         self._eval_maker = eval_maker or maker
         self._evaluator: Evaluator | None = None
         self._observations: Array | None = None  # [E, O]; None before the first step
@@ -95,14 +99,35 @@ class Trainer:
     def _collect(self) -> None:
         """One step of every environment, with a sampled action."""
         assert self._observations is not None
-        uniform = self.config.warmup == "uniform" and self.step < self.config.min_replay
-        draw = self.learner.newest.uniform if uniform else self.learner.newest.sample
-        stored, coordinates = draw(self._observations, self.step)
-        step = self.envs.step(np.asarray(coordinates))
+        stored, coordinates = self._draw(self._observations)
+        step = self.envs.step(coordinates)
+        if step.failed.any():
+            stored, step = self._step_anew(stored, step.failed)
         self._check_finite(step.observations, step.rewards)
-        self.replay.add(np.asarray(stored), step.rewards, step.terminated, step.truncated, step.observations)
+        self.replay.add(stored, step.rewards, step.terminated, step.truncated, step.observations)
         self.step += self.config.num_envs
         self._observations = self._count_episodes(step)
+
+    def _draw(self, observations: Array) -> tuple[Array, Array]:
+        """Actions of this step as they are stored, and their coordinates."""
+        uniform = self.config.warmup == "uniform" and self.step < self.config.min_replay
+        draw = self.learner.newest.uniform if uniform else self.learner.newest.sample
+        stored, coordinates = draw(observations, self.step)
+        return np.asarray(stored), np.asarray(coordinates)
+
+    def _step_anew(self, stored: Array, failed: Array) -> tuple[Array, Step]:
+        """Cut the episodes of environments that failed, as a time limit would, and take the step in new ones.
+
+        The step that failed leaves no trace: the last observation before it becomes the last one of its episode.
+        """
+        self.replay.end_open_episodes(failed)
+        self._returns[failed] = 0
+        self._lengths[failed] = 0
+        observations = self.envs.restart(failed)
+        self._check_finite(observations, None)
+        self.replay.begin(failed, observations)
+        again, coordinates = self._draw(observations)
+        return np.where(failed[:, None], again, stored), self.envs.step(coordinates, failed)
 
     def _count_episodes(self, step: Step) -> Array:
         """Book the rewards, begin new episodes where one has ended, and give the observations to act on."""
@@ -140,6 +165,8 @@ class Trainer:
             "episode_return": float(np.mean(returns)) if returns else np.nan,
             "episode_length": float(np.mean(lengths)) if lengths else np.nan,
         }
+        if RESTARTS in self.metric_names:
+            row[RESTARTS] = self.envs.restarts
         return row | {name: learnt.get(name, np.nan) for name in self.learner.metric_names}
 
     def _check_finite(self, observations: Array, rewards: Array | None) -> None:
@@ -169,6 +196,8 @@ class Trainer:
             "finished": self._finished,
             "replay": self.replay.state(),
         }
+        if RESTARTS in self.metric_names:
+            data[RESTARTS] = self.envs.restarts
         return arrays, data
 
     def restore(self, arrays: dict[str, Array], data: dict[str, Any]) -> None:
@@ -179,6 +208,7 @@ class Trainer:
         self._returns, self._lengths = np.array(arrays["returns"]), np.array(arrays["lengths"])
         saved = np.array(arrays["observations"])
         self.replay.restore_state(data["replay"], saved)
+        self.envs.restarts = data.get(RESTARTS, 0)
         self._observations = self.envs.restore(_under("envs.", arrays))
         if not np.array_equal(self._observations, saved):
             self._start_over_episodes()
@@ -190,7 +220,7 @@ class Trainer:
             stacklevel=2,
         )
         everywhere = np.ones(self.config.num_envs, bool)
-        self.replay.end_open_episodes()
+        self.replay.end_open_episodes(everywhere)
         self._returns[:] = 0
         self._lengths[:] = 0
         self._observations = self.envs.next_episodes(everywhere)

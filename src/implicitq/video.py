@@ -11,6 +11,9 @@ import gymnasium as gym
 import numpy as np
 
 from implicitq.agent import Agent
+from implicitq.envs import spaces
+from implicitq.envs.adapter import Adapter
+from implicitq.envs.making import failures_named
 from implicitq.envs.vector import VIDEO, episode_seed
 from implicitq.runs.atomic_files import write_atomically
 from implicitq.types import Array, InputError
@@ -26,31 +29,36 @@ def record(agent: Agent, path: Path, *, episodes: int = 1, seed: int | None = No
     if writer is _mp4:
         _imageio()
     env = agent.environments()(render_mode="rgb_array")
+    adapter = Adapter(env)
+    policy, _ = agent.policy_function()
     frames, returns = [], []
-    for episode in range(episodes):
-        first = episode_seed(agent.config.seed if seed is None else seed, VIDEO, 0, episode)
-        observation, _ = env.reset(seed=first)
-        total, done = 0.0, False
-        while not done and len(frames) < most_frames:
-            frames.append(_frame(env))
-            action, _ = agent.predict(observation, deterministic=True)
-            observation, reward, terminated, truncated, _ = env.step(action)
-            total += float(reward)
-            done = bool(terminated or truncated)
-        returns.append(total)
+    try:
+        for episode in range(episodes):
+            first = episode_seed(agent.config.seed if seed is None else seed, VIDEO, 0, episode)
+            observation = adapter.reset(first)
+            total, done = 0.0, False
+            while not done and len(frames) < most_frames:
+                frames.append(_frame(env))
+                actions = spaces.to_environment(agent.action_space, np.asarray(policy(observation[None])))
+                observation, reward, terminated, truncated = adapter.step(actions[0])
+                total += reward
+                done = terminated or truncated
+            returns.append(total)
+    finally:
+        adapter.close()
     rate = env.metadata.get("render_fps") or 30
-    env.close()
     write_atomically(path, writer(frames, rate))  # so that no link in somebody's run folder is followed
     return float(np.mean(returns))
 
 
 def _frame(env: gym.Env) -> Array:
-    try:
-        rendered = env.render()
-    except gym.error.DependencyNotInstalled as error:
-        raise InputError(
-            f"rendering needs a package that is missing ({error}); pip install 'implicitq[video]'"
-        ) from None
+    with failures_named("render"):
+        try:
+            rendered = env.render()
+        except gym.error.DependencyNotInstalled as error:
+            raise InputError(
+                f"rendering needs a package that is missing ({error}); pip install 'implicitq[video]'"
+            ) from None
     if not isinstance(rendered, np.ndarray):
         raise InputError("the environment renders no pictures: its render_mode rgb_array gave none")
     return rendered

@@ -28,6 +28,10 @@ _PACKAGES = {
 }
 
 
+class EnvironmentFailed(InputError):
+    """An environment raised, died, hung or gave what it must not; made anew, it may work again."""
+
+
 class EnvironmentMaker:
     """Makes equal environments from an id, an environment object or a function."""
 
@@ -40,6 +44,15 @@ class EnvironmentMaker:
 
     def __call__(self, **arguments: Any) -> gym.Env:
         """`arguments` go to `gymnasium.make`; only what has an id takes any."""
+        try:
+            return self._made(**arguments)
+        except InputError:
+            raise
+        except Exception as error:
+            name = self._source if isinstance(self._source, str) else "the environment"
+            raise InputError(f"{name} cannot be made: {_told(error)}") from error
+
+    def _made(self, **arguments: Any) -> gym.Env:
         if isinstance(self._source, str) or (arguments and not is_object(self.name)):
             return _make(self.name, **arguments)
         if not isinstance(self._source, gym.Env):
@@ -76,18 +89,20 @@ def is_object(name: str) -> bool:
 
 
 @contextmanager
-def failures_named(doing: str) -> Iterator[None]:
+def failures_named(doing: str, name: str = "the environment") -> Iterator[None]:
     """Say what the environment was doing when it failed, and where; the error itself is the cause."""
     try:
         yield
     except InputError:
         raise
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise InputError(
-            f"the environment failed in {doing}: {type(error).__name__}: {error} "
-            f"({Path(place.filename).name}, line {place.lineno})"
-        ) from error
+        raise EnvironmentFailed(f"{name} failed in {doing}: {_told(error)}") from error
+
+
+def _told(error: Exception) -> str:
+    """What was raised, and where."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
 
 def _make(name: str, **arguments: Any) -> gym.Env:

@@ -7,23 +7,19 @@ by resetting to its seed and taking its actions again.
 from __future__ import annotations
 
 import copy
-import multiprocessing
-import os
-import signal
-import sys
-from typing import Any, NamedTuple
+import warnings
+from collections.abc import Iterable
+from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces as gym_spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from implicitq.envs import spaces
-from implicitq.envs.making import EnvironmentMaker, failures_named
-from implicitq.types import Array, Spec
+from implicitq.envs.making import EnvironmentFailed, EnvironmentMaker
+from implicitq.envs.workers import InProcess, OwnProcess, Worker
+from implicitq.types import Array, InputError, Spec
 
 TRAINING, EVALUATION, VIDEO = range(3)  # independent streams of episode seeds under one run seed
-_REPLAY = "implicitq_replay"
 
 
 def episode_seed(run_seed: int, stream: int, environment: int, episode: int) -> int:
@@ -32,86 +28,94 @@ def episode_seed(run_seed: int, stream: int, environment: int, episode: int) -> 
     return int(words[0]) % 2**31
 
 
-class Adapter(gym.Wrapper):
-    """Flat float32 observations, and resets that can replay the beginning of an episode."""
-
-    def __init__(self, env: gym.Env, index: int = 0) -> None:
-        super().__init__(env)
-        self._index = index
-        size = spaces.flat_size(env.observation_space)
-        self.observation_space = gym_spaces.Box(-np.inf, np.inf, (size,), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict]:
-        actions = (options or {}).get(_REPLAY)
-        observation, info = self.env.reset(seed=seed)
-        for action in () if actions is None else actions[self._index]:
-            observation, _, terminated, truncated, _ = self.env.step(copy.copy(action))
-            if terminated or truncated:  # it did not the first time: the environment is not deterministic
-                break
-        return self._flat(observation), info
-
-    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict]:
-        observation, reward, terminated, truncated, _ = self.env.step(action)
-        # Infos are not used, and collecting them would cost a vector environment more than the rest of the step.
-        return self._flat(observation), float(reward), terminated, truncated, {}
-
-    def _flat(self, observation: Any) -> Array:
-        return spaces.flatten_one(self.env.observation_space, observation)
-
-
 class Step(NamedTuple):
     observations: Array  # [E, O]
     rewards: Array  # [E]
     terminated: Array  # [E]
     truncated: Array  # [E]
+    failed: Array  # [E]: these made no step and need `restart`; their other entries mean nothing
 
 
 class TrainingEnvironments:
-    """Environments stepped side by side, each with its own sequence of seeded episodes."""
+    """Environments stepped side by side, each with its own sequence of seeded episodes.
 
-    def __init__(self, maker: EnvironmentMaker, num_envs: int, vectorization: str, seed: int) -> None:
-        if vectorization == "async":
-            maker = maker.of_copies()  # a worker process cannot have the original
-        makers = [_Adapted(maker, index) for index in range(num_envs)]
-        if vectorization == "async":
-            # Forking a process that runs JAX threads can hang, so workers start afresh.
-            self._vector = AsyncVectorEnv(makers, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
-            original = maker()
-        else:
-            self._vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
-            original = self._vector.envs[0].env  # pyright: ignore[reportAttributeAccessIssue]
-        self.observation_space: gym.Space = original.observation_space
-        self.action_space: gym.Space = original.action_space
-        self.spec: Spec = spaces.spec_of(self.observation_space, self.action_space)
-        if vectorization == "async":
-            original.close()
-        self._seed = seed
+    With `on_error` "restart", one that raises, dies or hangs is made anew and begins its next episode; with "stop",
+    and if it fails again before it has made a step, its `EnvironmentFailed` is raised.
+    """
+
+    def __init__(
+        self,
+        maker: EnvironmentMaker,
+        num_envs: int,
+        vectorization: str,
+        seed: int,
+        on_error: Literal["stop", "restart"] = "stop",
+        timeout: float | None = None,
+    ) -> None:
+        """`timeout`: seconds for any call of an environment that has a process of its own (`vectorization` async)."""
+        self._apart = vectorization == "async"
+        self._maker = maker.of_copies() if self._apart else maker  # a worker process cannot have the original
+        self._timeout, self._restarting, self._seed = timeout, on_error == "restart", seed
+        self._names = ["the environment" if num_envs == 1 else f"environment {index}" for index in range(num_envs)]
+        self._workers: list[Worker] = []
+        try:
+            for index in range(num_envs):
+                self._workers.append(self._worker(index))
+            for worker in self._workers:
+                worker.ready()
+            self.observation_space: gym.Space = self._workers[0].observation_space
+            self.action_space: gym.Space = self._workers[0].action_space
+            self.spec: Spec = spaces.spec_of(self.observation_space, self.action_space)
+            self._check_alike()
+        except BaseException:
+            self.close()
+            raise
+        self.restarts = 0
+        self._fresh = np.zeros(num_envs, bool)  # made anew, and no step yet
         self._episodes = np.zeros(num_envs, np.int64)  # number of the current episode, per environment
         self._actions: list[list[Array]] = [[] for _ in range(num_envs)]  # taken in the current episode
+        self._observations = np.zeros((num_envs, self.spec.observation_size), np.float32)
+        self._rewards = np.zeros(num_envs)
+        self._terminated, self._truncated = np.zeros(num_envs, bool), np.zeros(num_envs, bool)
 
     def start(self) -> Array:
         """The first observations: [E, O]."""
-        with failures_named("reset"):
-            observations, _ = self._vector.reset(seed=self._seeds())
-        return np.asarray(observations)
+        self._reset(range(len(self._workers)))
+        return self._observations.copy()
 
-    def step(self, coordinates: Array) -> Step:
-        """Take one action, given in agent coordinates [E, D], in every environment."""
+    def step(self, coordinates: Array, which: Array | None = None) -> Step:
+        """Take one action, given in agent coordinates [E, D], in every environment, or those of the mask `which`.
+
+        Rows of others are those of their last step.
+        """
         actions = spaces.to_environment(self.action_space, coordinates)
-        for taken, action in zip(self._actions, actions, strict=True):
-            taken.append(copy.copy(action))  # some environments change the action they are given
-        with failures_named("step"):
-            observations, rewards, terminated, truncated, _ = self._vector.step(actions)
-        return Step(np.asarray(observations), rewards, terminated, truncated)
+        indices = range(len(actions)) if which is None else np.flatnonzero(which).tolist()
+        for index in indices:
+            self._actions[index].append(copy.copy(actions[index]))  # some environments change the action they are given
+            self._workers[index].ask("step", actions[index])
+        answers, failures = self._answers(indices)
+        for index, (observation, reward, terminated, truncated) in answers.items():
+            self._observations[index], self._rewards[index] = observation, reward
+            self._terminated[index], self._truncated[index] = terminated, truncated
+            self._fresh[index] = False
+        failed = np.zeros(len(self._workers), bool)
+        failed[list(failures)] = True
+        self._failures = failures
+        ends = self._terminated.copy(), self._truncated.copy()
+        return Step(self._observations.copy(), self._rewards.copy(), *ends, failed)
+
+    def restart(self, which: Array) -> Array:
+        """Make those that failed in the last step anew, and begin their next episodes; rows of others stay: [E, O]."""
+        self._begin_anew({index: self._failures[index] for index in np.flatnonzero(which).tolist()})
+        return self._observations.copy()
 
     def next_episodes(self, which: Array) -> Array:
         """Reset the environments of the mask `which` [E] to their next episode; rows of others stay: [E, O]."""
         self._episodes += which
         for index in np.flatnonzero(which):
             self._actions[index].clear()
-        with failures_named("reset"):
-            observations, _ = self._vector.reset(seed=self._seeds(), options={"reset_mask": which.copy()})
-        return np.asarray(observations)
+        self._reset(np.flatnonzero(which).tolist())
+        return self._observations.copy()
 
     def arrays(self) -> dict[str, Array]:
         """All that is needed to bring the environments back."""
@@ -123,34 +127,77 @@ class TrainingEnvironments:
         """Inverse of `arrays`: reset to the seeds of the current episodes and take their actions again: [E, O]."""
         self._episodes = np.array(arrays["episodes"])
         self._actions = [list(arrays[f"actions.{index}"]) for index in range(len(self._episodes))]
-        observations, _ = self._vector.reset(seed=self._seeds(), options={_REPLAY: self._actions})
-        return np.asarray(observations)
+        self._reset(range(len(self._workers)), again_if_failed=True)
+        return self._observations.copy()
 
     def close(self) -> None:
-        self._vector.close()
+        for worker in self._workers:
+            worker.close()
 
-    def _seeds(self) -> list[int | None]:
-        return [episode_seed(self._seed, TRAINING, index, int(episode)) for index, episode in enumerate(self._episodes)]
+    def _worker(self, index: int) -> Worker:
+        if self._apart:
+            return OwnProcess(self._maker, f"environment {index}", self._timeout)
+        return InProcess(self._maker, self._names[index])
 
+    def _check_alike(self) -> None:
+        for index, worker in enumerate(self._workers):
+            size = spaces.flat_size(worker.observation_space)
+            if size != self.spec.observation_size or worker.action_space != self.action_space:
+                raise InputError(
+                    f"all environments must have the same spaces: environment {index} has {worker.observation_space} "
+                    f"and {worker.action_space}, environment 0 {self.observation_space} and {self.action_space}"
+                )
 
-class _Adapted:
-    """A maker of one adapted environment; a class, so that it can travel to a worker process."""
+    def _reset(self, indices: Iterable[int], again_if_failed: bool = False) -> None:
+        """To the seeds of the current episodes, and through the actions taken in them.
 
-    def __init__(self, maker: EnvironmentMaker, index: int) -> None:
-        self._maker, self._index = maker, index
+        Those that fail go to their next episode when they are made anew; or to the same again.
+        """
+        for index in indices:
+            seed = episode_seed(self._seed, TRAINING, int(index), int(self._episodes[index]))
+            self._workers[index].ask("reset", seed, self._actions[index])
+        answers, failures = self._answers(indices)
+        for index, observation in answers.items():
+            self._observations[index] = observation
+        self._begin_anew(failures, 0 if again_if_failed else 1)
 
-    def __call__(self) -> Adapter:
-        if multiprocessing.parent_process() is not None:
-            _leave_group()
-        env = self._maker()
-        spaces.spec_of(env.observation_space, env.action_space)
-        return Adapter(env, self._index)
+    def _answers(self, indices: Iterable[int]) -> tuple[dict[int, Any], dict[int, EnvironmentFailed]]:
+        """The answers of those that were asked, and why others gave none; raises what no restart can help."""
+        answers, failures, errors = {}, {}, []
+        for index in indices:
+            try:
+                answers[index] = self._workers[index].answer()
+            except EnvironmentFailed as error:
+                failures[index] = error
+                if self._fresh[index]:
+                    errors.append(EnvironmentFailed(f"{error}, right after it was made anew"))
+                elif not self._restarting:
+                    errors.append(error)
+            except InputError as error:
+                errors.append(error)
+        if errors:  # only now, when nobody is left with an answer that was not taken
+            raise errors[0]
+        return answers, failures
 
-
-def _leave_group() -> None:
-    """Ctrl-C in a terminal and the SIGTERM of `timeout` go to a whole group of processes; a worker has to live until
-    the checkpoint is written."""
-    if sys.platform == "win32":
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    else:
-        os.setpgid(0, 0)
+    def _begin_anew(self, failures: dict[int, EnvironmentFailed], episodes_on: int = 1) -> None:
+        """Replace the environments that failed, and begin the episode so many after their current one."""
+        for index, failure in failures.items():
+            self._workers[index].close()
+            try:
+                self._workers[index] = self._worker(index)
+                self._workers[index].ready()
+            except InputError as error:
+                raise InputError(f"{failure}; and making it anew failed: {error}") from error
+            self._fresh[index] = True
+            if episodes_on:
+                self._episodes[index] += episodes_on
+                self._actions[index].clear()
+            self.restarts += 1
+            warnings.warn(
+                f"{failure}; it was made anew and goes on with its episode {self._episodes[index]} "
+                f"(restart {self.restarts} of this run)",
+                stacklevel=2,
+            )
+        if failures:
+            self._check_alike()
+            self._reset(list(failures))

@@ -20,6 +20,7 @@ import numpy as np
 
 from implicitq import configs
 from implicitq.configs import Config
+from implicitq.envs.making import EnvironmentFailed
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Stopped
 from implicitq.runs import layout, policy_file, timing
 from implicitq.runs.atomic_files import json_bytes, read_json
@@ -164,6 +165,8 @@ class RunFolder:
             try:
                 self._checkpoints.restore(trainer, step)
                 break
+            except EnvironmentFailed:  # which is not the fault of the checkpoint
+                raise
             except InputError as error:
                 reasons.append(error)
         else:

@@ -11,8 +11,12 @@ from implicitq import configs
 from implicitq.configs import Config
 from implicitq.types import InputError
 
-NOT_LEARNT = frozenset({"steps", "preset", "checkpoint_every", "log_every"})  # none of these changes what is learnt
-SCALE = frozenset({"steps", "eval_every", "eval_episodes", "checkpoint_every", "log_every", "vectorization"})
+_FAILURES = {"on_env_error", "env_timeout"}  # what is done about them
+NOT_LEARNT = frozenset({"steps", "preset", "checkpoint_every", "log_every", *_FAILURES})
+"""None of these changes what is learnt."""
+SCALE = frozenset(
+    {"steps", "eval_every", "eval_episodes", "checkpoint_every", "log_every", "vectorization", *_FAILURES}
+)
 """How long a run is and how it is watched: no part of the name of a line."""
 
 
