@@ -183,7 +183,7 @@ def mutated(data: Any, chance: random.Random, outside: str) -> Any:
         if fate < 0.1:
             return {k: v for k, v in data.items() if k != key}
         if fate < 0.2:
-            return {**data, _odd(chance, outside) if chance.random() < 0.5 else outside: data[key]}
+            return {**data, str(_odd(chance, outside)) if chance.random() < 0.5 else outside: data[key]}
         return {**data, key: mutated(data[key], chance, outside)}
     if isinstance(data, list) and data and chance.random() < 0.85:
         at = chance.randrange(len(data))

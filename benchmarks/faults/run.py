@@ -15,18 +15,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import files
 import outside
-
-import runs
+import training
 
 PARTS = {
-    "kills": runs.kills,
+    "kills": training.kills,
     "corruption": files.corruption,
     "hostile": files.hostile,
     "simulators": outside.simulators,
     "disk": outside.disk,
     "sweeps": outside.sweeps,
-    "soak": runs.soak,
-    "determinism": runs.determinism,
+    "soak": training.soak,
+    "determinism": training.determinism,
 }
 _BATCH = 20  # cases between two looks at the clock
 
@@ -42,7 +41,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=2_000_000, help="of the soak")
     options = parser.parse_args()
     if options.part == "soak":
-        return 0 if runs.soak(range(options.seed, options.seed + (options.count or 1)), options.steps) else 1
+        return 0 if training.soak(range(options.seed, options.seed + (options.count or 1)), options.steps) else 1
     first, good, until = options.seed, True, time.monotonic() + 60 * (options.minutes or 0)
     while True:
         count = options.count or _BATCH
