@@ -12,7 +12,7 @@ from implicitq.reports.figures import to_svg
 from implicitq.reports.report import write_report
 from implicitq.reports.tables import DataTable
 from implicitq.types import InputError
-from made_runs import VERSIONS
+from made_runs import ENVIRONMENTS, VERSIONS, write_run
 
 ODD = 'a$\\frac{$ "><script>alert(1)</script>|`x`](y)'
 
@@ -77,6 +77,15 @@ def test_a_grid_that_does_not_fit_into_memory_is_refused(tmp_path):
     (tmp_path / "x/config.json").write_text(json.dumps({**config, "steps": 10**14, "eval_every": 1}))
     with pytest.raises(InputError, match="are too many to compare"):
         write_report(tmp_path)
+
+
+def test_returns_at_the_bounds_of_what_is_read_are_drawn(tmp_path, small_plan):
+    for run in small_plan.runs:
+        if run.env == "Pendulum-v1":
+            write_run(tmp_path, run, {"iq": 9e49, "miq": -9e49, "sac": 0.0}[run.algorithm])
+    entry = {"mean": -1e-50, "std": 1e50, "episodes": 100, "seed": 0, "versions": ENVIRONMENTS}
+    (tmp_path / "random-scores.json").write_text(json.dumps({"Pendulum-v1": entry}))
+    assert write_report(tmp_path).runs == 9
 
 
 def test_ids_in_figures_take_names_that_begin_with_a_number():

@@ -16,6 +16,7 @@ from implicitq.runs.layout import FoundRun
 from implicitq.types import Array, InputError
 
 _MOST_POINTS = 1_000_000  # of a grid
+_LEAST_APART = 1e-50  # SAC and the random policy, for a score to be a number
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def _score_task(
     elif baseline is None:
         sac = f"implicitq train sac --env {task} --steps {grid[-1]}"
         problem = f"no finished SAC run to normalise by; run: {sac} (SAC is for Box actions)"
-    elif not baseline > float(random["mean"]):
+    elif not baseline - float(random["mean"]) > _LEAST_APART:
         problem = (
             f"SAC ({baseline:,.1f}) is not above the random policy ({random['mean']:,.1f}): a score has no meaning"
         )

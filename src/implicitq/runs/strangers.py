@@ -17,7 +17,7 @@ from implicitq.types import InputError
 
 LARGEST_TABLE = 256 << 20  # bytes of a CSV file: a hundred times more than the longest runs have
 LARGEST_JSON = 32 << 20
-LARGEST_RETURN = 1e100  # beyond it, squares and sums are no numbers any more
+LARGEST_RETURN = 1e50  # beyond it, squares of scores are no numbers any more
 LARGEST_STEP = 10**15
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
