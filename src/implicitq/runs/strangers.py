@@ -71,9 +71,13 @@ def check_name(value: Any, what: str, longest: int = 120) -> str:
     return value
 
 
+def is_file_name(text: str) -> bool:
+    """Whether it can be part of a file's name, here and in the links of a page."""
+    return _FILE_NAME.fullmatch(text) is not None
+
+
 def check_file_name(value: Any, what: str) -> str:
-    """A name that can be part of a file's name, here and in the links of a page."""
-    if not isinstance(value, str) or not _FILE_NAME.fullmatch(value):
+    if not isinstance(value, str) or not is_file_name(value):
         raise InputError(
             f"{what} must be a name of up to 150 letters, digits, dots, dashes and underscores that begins with a "
             f"letter or a digit, got {reprlib.repr(value)}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from implicitq import configs
 from implicitq.runs.layout import slug
-from implicitq.runs.strangers import LARGEST_JSON, check_file_name, check_name, read_bytes
+from implicitq.runs.strangers import LARGEST_JSON, check_file_name, check_name, is_file_name, read_bytes
 from implicitq.types import ActionKind, InputError
 from implicitq.validation import nearest
 
@@ -115,8 +115,8 @@ def _read(path: Path) -> Suite:
         if task not in tasks:
             raise InputError(f"{path}: task_settings for {task!r}, which is not among the tasks")
     settings = settings_table(path, "settings", data.get("settings", {}))
-    name = check_file_name(data["name"], f"{path}: name") if "name" in data else slug(path.stem)
-    return Suite(name, tasks, settings, by_task, algorithms)
+    stem = path.stem if is_file_name(path.stem) else slug(path.stem)
+    return Suite(check_file_name(data.get("name", stem), f"{path}: name"), tasks, settings, by_task, algorithms)
 
 
 def _texts(path: Path, key: str, value: Any) -> tuple[str, ...]:
