@@ -73,7 +73,10 @@ class Tally:
         self.outcomes[outcome] += 1
         if outcome not in EXPECTED:
             said = "" if ended is None else "\n".join((ended.out + ended.err).strip().splitlines()[-12:])
-            print(f"UNEXPECTED {self.fault}: {outcome}: {about}; repeat it with --seed {seed} --count 1\n{said}")
+            print(
+                f"UNEXPECTED {self.fault}: {outcome}: {about}; repeat it with --seed {seed} --count 1\n{said}",
+                flush=True,
+            )
 
     def write(self) -> bool:
         """Print a row and append to the results; gives whether all was as expected."""
