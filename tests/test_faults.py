@@ -54,4 +54,4 @@ def test_damaged_files_are_detected_or_harmless(faults, monkeypatch):
         return ended(code, out.getvalue(), err.getvalue())
 
     monkeypatch.setattr(faults["files"], "run", run)
-    assert faults["files"].corruption(range(24))
+    assert faults["files"].corruption(range(12))
