@@ -297,3 +297,41 @@ def test_configs_of_committed_runs_are_read_without_the_rest(tmp_path, small_pla
     folder = write_run(tmp_path, small_plan.runs[0], 1.0, versions=None)
     assert read_config(folder) == small_plan.runs[0].config()
     assert suite_of("quick").tasks
+
+
+def test_a_run_whose_config_was_deleted_is_refused_in_a_sentence(tmp_path, tiny_suite, small_plan, capsys):
+    folder = write_run(tmp_path / "sweep", small_plan.runs[0], 1.0)
+    (folder / "config.json").unlink()
+    with pytest.raises(InputError, match=r"is broken, remove it to make the run again: it has no config\.json"):
+        sweep.check_folders(tmp_path / "sweep", small_plan.runs)
+
+
+@pytest.mark.parametrize("name", ["plans", "logs", "Pendulum-v1"])
+def test_a_sweep_never_writes_through_a_link(tmp_path, tiny_suite, name, capsys):
+    out, outside = tmp_path / "sweep", tmp_path / "outside"
+    out.mkdir()
+    outside.mkdir()
+    (out / name).symlink_to(outside)
+    assert cli.run(sweep_words(tiny_suite, out)) == 2
+    assert f"{name} is a link, which is not followed" in capsys.readouterr().err
+    assert not list(outside.iterdir())
+
+
+def test_a_log_that_is_a_link_is_not_followed(tmp_path, small_plan, faked):
+    faked()
+    run = pendulum_runs(small_plan)[0]
+    (tmp_path / "precious").write_text("precious")
+    log = sweep.log_path(tmp_path / "sweep", run)
+    log.symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match="is a link"):
+        make_runs(tmp_path / "sweep", [run])
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+def test_two_sweeps_in_one_folder_are_refused_in_a_sentence(tmp_path, tiny_suite, capsys):
+    out = tmp_path / "sweep"
+    with sweep.alone(out):
+        assert cli.run(sweep_words(tiny_suite, out)) == 2
+    assert "another sweep is running in" in capsys.readouterr().err
+    with sweep.alone(out):  # the lock is free again
+        pass

@@ -71,14 +71,15 @@ def run(arguments: list[str]) -> int:
     on = cores(options.workers)
     if options.on == "ray":
         cluster.connect(options.address)
-    sweep.save_plan(options.out, plan, arguments, kept)
-    if options.random_scores:
-        random_scores.ensure(options.out, plan.tasks, tell=console.print)
-    with Live(console, len(plan.runs), done) as live:
-        if options.on == "ray":
-            outcome = cluster.run_cluster(options.out, todo, live, options.cpus_per_run, options.memory_per_run)
-        else:
-            outcome = run_pool(options.out, todo, on, live, options.inexact)
+    with sweep.alone(options.out):
+        sweep.save_plan(options.out, plan, arguments, kept)
+        if options.random_scores:
+            random_scores.ensure(options.out, plan.tasks, tell=console.print)
+        with Live(console, len(plan.runs), done) as live:
+            if options.on == "ray":
+                outcome = cluster.run_cluster(options.out, todo, live, options.cpus_per_run, options.memory_per_run)
+            else:
+                outcome = run_pool(options.out, todo, on, live, options.inexact)
     return _tell_outcome(options.out, outcome)
 
 

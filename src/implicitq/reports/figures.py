@@ -27,6 +27,7 @@ _MOST_POINTS = 100  # of a curve; the end is always one
 _BAND = {"alpha": 0.18, "linewidth": 0}
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
+    "text.parse_math": False,  # names of lines and tasks may have any $
     "svg.hashsalt": "implicitq",  # the same figure, the same bytes
     "font.family": "sans-serif",
     "font.size": 10,
@@ -144,7 +145,7 @@ def to_svg(figure: Figure, name: str, alternative: str) -> str:
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :].replace(_INK, "currentColor")
-    text = re.sub(r'(id="|"#|url\(#)', rf"\1{name}-", text)
+    text = re.sub(r'(id="|"#|url\(#)', rf"\g<1>{name}-", text)
     return text.replace("<svg", f'<svg role="img" aria-label="{alternative}"', 1)
 
 

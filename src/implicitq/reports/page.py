@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import urllib.parse
 from collections.abc import Iterable, Sequence
 
 STYLE = """
@@ -48,6 +49,10 @@ def contents(entries: Sequence[tuple[str, str]]) -> str:
     return f"<nav>{links}</nav>"
 
 
+def link(address: str, text: str) -> str:
+    return f'<a href="{html.escape(urllib.parse.quote(address))}">{html.escape(text)}</a>'
+
+
 def paragraph(text: str, kind: str = "") -> str:
     return f'<p class="{kind}">{html.escape(text)}</p>' if kind else f"<p>{html.escape(text)}</p>"
 
@@ -60,7 +65,7 @@ def figures(drawn: Sequence[tuple[str, str, str]]) -> str:
     """(SVG, caption, name of its files) of each."""
     each = "".join(
         f"<figure>{svg}<figcaption>{html.escape(caption)} "
-        f'<a href="figures/{name}.pdf">PDF</a> <a href="figures/{name}.png">PNG</a></figcaption></figure>'
+        f"{link(f'figures/{name}.pdf', 'PDF')} {link(f'figures/{name}.png', 'PNG')}</figcaption></figure>"
         for svg, caption, name in drawn
     )
     return f'<div class="figures">{each}</div>'

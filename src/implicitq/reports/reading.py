@@ -73,6 +73,8 @@ def gather(root: Path, version_set: int | None = None) -> Gathered:
         runs += once
         random |= measured
         notes += [*problems, *doubts]
+    stems = distinct(section.name for section in sections)
+    sections = [replace(section, name=stem) for section, stem in zip(sections, stems, strict=True)]
     return Gathered(
         root,
         tuple(runs),
@@ -84,6 +86,19 @@ def gather(root: Path, version_set: int | None = None) -> Gathered:
         random,
         tuple(dict.fromkeys(notes)),
     )
+
+
+def distinct(stems: Iterable[str]) -> list[str]:
+    """Names of files, with a number behind those that are there already: two names may differ only in what a file's
+    name cannot have."""
+    found: dict[str, None] = {}
+    for stem in stems:
+        number, name = 1, stem
+        while name in found:
+            number += 1
+            name = f"{stem}-{number}"
+        found[name] = None
+    return list(found)
 
 
 def as_planned(config: Config) -> PlannedRun:

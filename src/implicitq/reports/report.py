@@ -15,13 +15,14 @@ from matplotlib.figure import Figure
 
 from implicitq.configs import Config
 from implicitq.reports import figures, page, statistics, tables
-from implicitq.reports.reading import Gathered, Section, as_planned, gather
+from implicitq.reports.reading import Gathered, Section, as_planned, distinct, gather
 from implicitq.reports.scores import StudyScores, TaskScores, score_study
 from implicitq.reports.tables import DataTable
 from implicitq.runs.atomic_files import write_atomically
 from implicitq.runs.finding import REPORT
 from implicitq.runs.layout import slug
 from implicitq.runs.settings import identity, to_file
+from implicitq.runs.strangers import refuse_links
 from implicitq.sweeps.sweep import train_command
 from implicitq.types import Array, InputError
 
@@ -57,7 +58,7 @@ def write_report(root: Path, version_set: int | None = None, steps: int | None =
     if steps is not None and steps < 1:
         raise InputError(f"steps must be a whole number of at least 1, got {steps}")
     found = gather(root, version_set)
-    out = root / REPORT
+    out = refuse_links(root, root / REPORT)
     parts: list[str] = [*_about(found)]
     with mpl.rc_context(figures.STYLE):
         for section in found.sections:
@@ -68,7 +69,7 @@ def write_report(root: Path, version_set: int | None = None, steps: int | None =
     broken = page.count(len(found.broken), "broken folder")
     facts = f"{page.count(len(found.runs), 'run')}, {finished} of them finished; {broken} left out."
     title = f"implicitq report: {', '.join(section.title.lower() for section in found.sections)}"
-    write_atomically(out / "index.html", page.page(title, facts, parts).encode())
+    _write(out, "index.html", page.page(title, facts, parts).encode())
     missing = sum(len(section.missing) for section in found.sections)
     return Written(out / "index.html", len(found.runs), len(found.broken), missing)
 
@@ -107,12 +108,14 @@ def _section(out: Path, section: Section, scores: StudyScores) -> Iterator[str]:
     if matrices:
         yield from _normalised(out, section, scores, tasks, matrices)
     yield "<h3>Returns, task by task</h3>"
-    yield page.figures([_curves(out, section, scores, task) for task in scores.tasks])
+    names = [f"{section.name}-{stem}" for stem in distinct(slug(task.task) for task in scores.tasks)]
+    named = list(zip(names, scores.tasks, strict=True))
+    yield page.figures([_curves(out, name, scores, task) for name, task in named])
     yield _table(out, section, tables.returns_table(scores))
-    timed = [task for task in scores.tasks if any(cell.cost is not None for cell in task.cells.values())]
+    timed = [(name, task) for name, task in named if any(cell.cost is not None for cell in task.cells.values())]
     if timed:
         yield "<h3>Returns for processor time</h3>"
-        yield page.figures([_curves(out, section, scores, task, against_time=True) for task in timed])
+        yield page.figures([_curves(out, f"{name}-time", scores, task, against_time=True) for name, task in timed])
         yield page.paragraph(_TIME, "soft")
     costs = tables.cost_table(scores)
     if costs is not None:
@@ -185,9 +188,13 @@ def _circumstances(found: Gathered) -> Iterator[str]:
         yield f"<details><summary>Config: {html.escape(f'{label} on {task}')}</summary><pre>{text}</pre></details>"
 
 
+def _write(out: Path, name: str, content: bytes) -> None:
+    write_atomically(refuse_links(out, out / name), content)
+
+
 def _saved(out: Path, name: str, figure: Figure, caption: str) -> tuple[str, str, str]:
     for form in ("pdf", "png"):
-        write_atomically(out / "figures" / f"{name}.{form}", figures.to_file(figure, form))
+        _write(out, f"figures/{name}.{form}", figures.to_file(figure, form))
     return figures.to_svg(figure, name, html.escape(caption)), caption, name
 
 
@@ -199,17 +206,16 @@ def _table(out: Path, section: Section, table: DataTable) -> str:
         ("Markdown", "md", table.to_markdown()),
     )
     for _, ending, text in forms:
-        write_atomically(out / "tables" / f"{stem}.{ending}", text.encode())
-    links = " ".join(f'<a href="tables/{stem}.{ending}">{name}</a>' for name, ending, _ in forms)
+        _write(out, f"tables/{stem}.{ending}", text.encode())
+    links = " ".join(page.link(f"tables/{stem}.{ending}", name) for name, ending, _ in forms)
     return f'{table.to_html()}<p class="soft">{links}</p>'
 
 
 def _curves(
-    out: Path, section: Section, scores: StudyScores, task: TaskScores, against_time: bool = False
+    out: Path, name: str, scores: StudyScores, task: TaskScores, against_time: bool = False
 ) -> tuple[str, str, str]:
     dotted = "" if task.random is None else " Dotted: the random policy."
     caption = f"{task.task}: mean over seeds, band of one standard deviation over seeds.{dotted}"
-    name = f"{section.name}-{slug(task.task)}{'-time' if against_time else ''}"
     return _saved(out, name, figures.task_curves(scores, task, against_time), caption)
 
 

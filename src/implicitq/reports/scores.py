@@ -15,6 +15,9 @@ import numpy as np
 from implicitq.runs.layout import FoundRun
 from implicitq.types import Array, InputError
 
+_MOST_POINTS = 1_000_000  # of a grid
+_LEAST_APART = 1e-50  # SAC and the random policy, for a score to be a number
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -166,7 +169,7 @@ def _score_task(
     elif baseline is None:
         sac = f"implicitq train sac --env {task} --steps {grid[-1]}"
         problem = f"no finished SAC run to normalise by; run: {sac} (SAC is for Box actions)"
-    elif not baseline > float(random["mean"]):
+    elif not baseline - float(random["mean"]) > _LEAST_APART:
         problem = (
             f"SAC ({baseline:,.1f}) is not above the random policy ({random['mean']:,.1f}): a score has no meaning"
         )
@@ -187,6 +190,9 @@ def _grid(task: str, runs: Sequence[FoundRun], steps: int | None, notes: list[st
     """Steps at which the runs of a task are compared: multiples of eval_every, and the end of the budget."""
     budgets = sorted({run.config.steps for run in runs})
     budget = budgets[0] if steps is None else steps
+    every = max(run.config.eval_every for run in runs)
+    if budget // every > _MOST_POINTS:
+        raise InputError(f"{task}: {budget:,} steps with an evaluation every {every:,} are too many to compare")
     if steps is None and len(budgets) > 1:
         listed = ", ".join(f"{each:,}" for each in budgets)
         notes.append(f"{task}: runs of unequal length ({listed} steps) are compared at {budget:,}")

@@ -6,6 +6,7 @@ import csv
 import html
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,19 @@ from implicitq.reports.scores import Standing, StudyScores
 from implicitq.reports.statistics import AGGREGATES, Interval
 
 Value = str | float | int | None
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "<": "$<$",
+        ">": "$>$",
+        **{special: f"\\{special}" for special in "_%&#${}"},
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +46,7 @@ class DataTable:
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(self.header)
-        writer.writerows(["" if value is None else value for value in row] for row in self.rows)
+        writer.writerows(map(_cell, row) for row in self.rows)
         return buffer.getvalue()
 
     def to_latex(self) -> str:
@@ -52,7 +66,8 @@ class DataTable:
 
     def to_markdown(self) -> str:
         rule = ("---", *["---:"] * (len(self.shown_header) - 1))
-        return "".join(f"| {' | '.join(row)} |\n" for row in (self.shown_header, rule, *self.shown))
+        rows = [tuple(map(_markdown, row)) for row in (self.shown_header, *self.shown)]
+        return "".join(f"| {' | '.join(row)} |\n" for row in (rows[0], rule, *rows[1:]))
 
     def to_html(self) -> str:
         return html_table(self.caption, self.shown_header, self.shown)
@@ -186,7 +201,17 @@ def _shown_interval(interval: Interval, digits: int) -> str:
     return value if math.isnan(interval.low) else f"{value} [{low}, {high}]"
 
 
+def _cell(value: Value) -> str | float | int:
+    """Of a CSV file; a text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(_FORMULA) else value
+    return "" if value is None else value
+
+
+def _markdown(text: str) -> str:
+    """One cell: no end of it, no code, no tag and no link but those of the table."""
+    return re.sub(r"([\\`|<]|\](?=\())", r"\\\1", " ".join(text.split()))
+
+
 def _latex(text: str) -> str:
-    for plain, escaped in (("\\", r"\textbackslash "), ("_", r"\_"), ("%", r"\%"), ("&", r"\&"), ("#", r"\#")):
-        text = text.replace(plain, escaped)
-    return text.replace("±", r"$\pm$").replace(">", "$>$")
+    return " ".join(text.split()).translate(_LATEX)

@@ -12,6 +12,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from implicitq.runs.strangers import LARGEST_JSON, parse_json, read_bytes
 from implicitq.types import Array, InputError
 
 HEADER = "implicitq"
@@ -46,7 +47,7 @@ def json_bytes(data: Any) -> bytes:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return parse_json(read_bytes(path, LARGEST_JSON))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
 

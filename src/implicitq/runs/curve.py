@@ -22,7 +22,8 @@ def learning_curve(title: str, evaluations: list[Evaluation]) -> bytes:
     spread = np.array([e.std for e in evaluations])
     axes.fill_between(steps, means - spread, means + spread, alpha=0.2, linewidth=0, label="± 1 std over episodes")
     axes.plot(steps, means, marker="o", markersize=3, label=f"mean of {len(evaluations[0].returns)} episodes")
-    axes.set(title=title, xlabel="environment steps", ylabel="undiscounted return (deterministic policy)")
+    axes.set_title(title, parse_math=False)  # the name of an environment may have any $
+    axes.set(xlabel="environment steps", ylabel="undiscounted return (deterministic policy)")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)

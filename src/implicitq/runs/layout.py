@@ -6,8 +6,6 @@ puts its name in front.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import time
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ from implicitq import configs
 from implicitq.configs import Config
 from implicitq.runs import manifests, settings
 from implicitq.runs.settings import RunConfig
+from implicitq.runs.strangers import LARGEST_JSON, LARGEST_RETURN, LARGEST_STEP, parse_json, read_bytes, read_end
 from implicitq.types import Array, Evaluation, InputError
 
 CONFIG = "config.json"
@@ -90,7 +89,7 @@ def run_name(env: str, label: str, seed: int) -> str:
 
 def slug(text: str) -> str:
     """A folder's name for a task or a label."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-")
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") or "unnamed"
 
 
 def has_run(folder: Path) -> bool:
@@ -148,7 +147,7 @@ def read_versions(folder: Path) -> dict[str, Any] | None:
 
 def read_json_file(folder: Path, name: str) -> Any:
     try:
-        return json.loads((folder / name).read_text())
+        return parse_json(read_bytes(folder / name, LARGEST_JSON))
     except FileNotFoundError:
         raise InputError(f"it has no {name}") from None
     except (OSError, ValueError) as error:
@@ -185,21 +184,30 @@ def read_curve(folder: Path) -> tuple[Array, Array, bool]:
         pairs = [row.split(b",", 2)[:2] for row in rows]
         steps = np.array([int(pair[0]) for pair in pairs], np.int64)
         means = np.array([float(pair[1]) for pair in pairs])
-    except ValueError:
+    except (ValueError, OverflowError):
         raise InputError(f"{EVALUATIONS} has a row that is not of numbers") from None
+    check_curve(steps, means)
+    return steps, means, cut
+
+
+def check_curve(steps: Array, means: Array) -> None:
+    """Refuse evaluations that no run makes: of these, nothing can be drawn or averaged."""
     if not np.isfinite(means).all():
         raise InputError(f"{EVALUATIONS} has a mean return that is not finite")
-    if (np.diff(steps) <= 0).any():
-        raise InputError(f"{EVALUATIONS} has steps that do not ascend")
-    return steps, means, cut
+    if not (np.abs(means) <= LARGEST_RETURN).all():
+        raise InputError(f"{EVALUATIONS} has a mean return beyond {LARGEST_RETURN:g}")
+    if (np.diff(steps) <= 0).any() or (steps < 0).any() or (steps > LARGEST_STEP).any():
+        raise InputError(f"{EVALUATIONS} has steps that do not ascend from 0 to at most {LARGEST_STEP:,}")
 
 
 def _evaluation_rows(folder: Path) -> tuple[bytes, list[bytes], bool]:
     """The header, all whole rows, and whether a last one without its end was left out."""
     try:
-        content = (folder / EVALUATIONS).read_bytes()
-    except OSError:
+        content = read_bytes(folder / EVALUATIONS)
+    except FileNotFoundError:
         raise InputError(f"it has no {EVALUATIONS}") from None
+    except OSError as error:
+        raise InputError(f"{EVALUATIONS} cannot be read: {error}") from None
     header, *rows = content.split(b"\n")[:-1] or [b""]
     if not header.startswith(b"step,mean_return,"):
         raise InputError(f"{EVALUATIONS} does not begin with its header")
@@ -215,12 +223,13 @@ def read_seconds(folder: Path, steps: Array) -> Array:
     Of two rows of a step the first counts; the second is that of a checkpoint, after the evaluation.
     """
     try:
-        rows = (folder / TIMING).read_bytes().split(b"\n")[1:-1]
+        rows = read_bytes(folder / TIMING).split(b"\n")[1:-1]
         clock = {int(row.split(b",", 1)[0]): row for row in reversed(rows)}
         found = [float(clock[step].rsplit(b",", 1)[1]) if step in clock else np.nan for step in steps.tolist()]
     except (OSError, ValueError, IndexError):
         return np.full(len(steps), np.nan)
-    return np.array(found)
+    seconds = np.array(found)
+    return np.where((seconds >= 0) & (seconds <= LARGEST_STEP), seconds, np.nan)
 
 
 def progress_of(folder: Path) -> Progress:
@@ -239,10 +248,8 @@ def progress_of(folder: Path) -> Progress:
 def _last_rows(path: Path, count: int) -> list[tuple[float, float]]:
     """The first two numbers of the last whole rows."""
     try:
-        with open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - 2_000 * count))
-            lines = file.read().split(b"\n")[1:-1]  # the first is cut, or the header
-        return [(float(a), float(b)) for a, b, *_ in (line.split(b",", 2) for line in lines[-count:])]
+        lines = read_end(path, 2_000 * count).split(b"\n")[1:-1]  # the first is cut, or the header
+        rows = [(float(a), float(b)) for a, b, *_ in (line.split(b",", 2) for line in lines[-count:])]
+        return [row for row in rows if np.isfinite(row).all()]
     except (OSError, ValueError):
         return []

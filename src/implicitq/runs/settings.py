@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from implicitq import configs
 from implicitq.configs import Config
+from implicitq.runs.strangers import LARGEST_STEP, check_name
 from implicitq.types import InputError
 
 _FAILURES = {"on_env_error", "env_timeout"}  # what is done about them
@@ -38,13 +40,23 @@ RunConfig = Config | ForeignConfig
 def from_file(data: Any, where: Any, eval_every: int) -> RunConfig:
     """The config of a run folder's file; `eval_every` is taken for a foreign run that does not tell."""
     if not isinstance(data, dict) or "layout" in data or data.get("algorithm") in (None, *configs.ALGORITHMS):
-        return configs.from_file(data, where)
+        config = configs.from_file(data, where)
+        check_name(config.env, f"{where}: env")
+        _check_steps({"steps": config.steps, "eval_every": config.eval_every}, where)
+        return config
     known = {"eval_every": eval_every, **data}
-    for name, kind in (("algorithm", str), ("env", str), ("steps", int), ("seed", int), ("eval_every", int)):
-        if not isinstance(known.get(name), kind):
-            raise InputError(f"{where} has no {name} that can be used, got {known.get(name)!r}")
+    for name in ("algorithm", "env"):
+        check_name(known.get(name), f"{where}: {name}")
+    _check_steps({name: known.get(name) for name in ("steps", "seed", "eval_every")}, where)
     told = (known[name] for name in ("algorithm", "env", "steps", "seed", "eval_every"))
     return ForeignConfig(*told, values=data)
+
+
+def _check_steps(values: Mapping[str, Any], where: Any) -> None:
+    for name, value in values.items():
+        least = 0 if name == "seed" else 1
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= LARGEST_STEP:
+            raise InputError(f"{where} has no {name} that can be used, got {reprlib.repr(value)}")
 
 
 def to_file(config: RunConfig) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
+import reprlib
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,23 @@ import numpy as np
 
 from implicitq.runs import settings
 from implicitq.runs.atomic_files import write_atomically
-from implicitq.runs.layout import EVALUATIONS, METRICS, VERSIONS, FoundRun, read_json_file, run_name, spacing
+from implicitq.runs.layout import (
+    EVALUATIONS,
+    METRICS,
+    VERSIONS,
+    FoundRun,
+    check_curve,
+    read_json_file,
+    run_name,
+    spacing,
+)
+from implicitq.runs.strangers import LARGEST_STEP, check_name, read_bytes
 from implicitq.types import Array, InputError
 
 CONFIGS = "configs.json"
 COLUMNS: tuple[str, ...] = ("algo", "env", "seed", "step", "mean_return", "cpu_seconds")
 _RUN_COLUMNS = COLUMNS[:4]
+_LONGEST_LABEL = 500
 
 Key = tuple[str, str, int]  # algo, env, seed
 Metrics = Mapping[Key, Sequence[Mapping[str, str]]]  # rows, by run
@@ -33,10 +45,14 @@ def is_table(folder: Path) -> bool:
     if (folder / CONFIGS).is_file():
         return True
     try:
-        with open(folder / EVALUATIONS, "rb") as file:
-            return file.read(5) == b"algo,"
+        return stat.S_ISREG((folder / EVALUATIONS).lstat().st_mode) and _begins(folder / EVALUATIONS, b"algo,")
     except OSError:
         return False
+
+
+def _begins(path: Path, with_bytes: bytes) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(with_bytes)) == with_bytes
 
 
 def key_of(run: FoundRun) -> Key:
@@ -48,7 +64,8 @@ def read_table(folder: Path) -> list[FoundRun]:
     """All runs of a table, named as a sweep would name their folders; a sentence if it is broken."""
     known = _read_configs(folder)
     versions = _read_versions(folder)
-    runs = []
+    runs: list[FoundRun] = []
+    names: set[str] = set()
     for key, (steps, means, seconds) in _read_evaluations(folder).items():
         algo, env, seed = key
         if key not in known:
@@ -58,6 +75,9 @@ def read_table(folder: Path) -> list[FoundRun]:
         except InputError as error:
             raise InputError(f"{CONFIGS}, {algo} on {env}: {error}") from None
         name = run_name(env, algo, seed)
+        if name in names:
+            raise InputError(f"two runs would be called {name}: their lines, tasks or seeds are too much alike")
+        names.add(name)
         runs.append(FoundRun(folder, name, config, versions.get(key), steps, means, seconds, label=algo))
     return runs
 
@@ -71,14 +91,16 @@ def _read_evaluations(folder: Path) -> dict[Key, tuple[Array, Array, Array]]:
             rows.setdefault((row["algo"], row["env"], int(row["seed"])), []).append(values)
         except ValueError:
             raise InputError(f"{EVALUATIONS} has numbers that are none in line {number}") from None
-        if not math.isfinite(values[1]):
-            raise InputError(f"{EVALUATIONS} has a mean return that is not finite in line {number}")
+        if abs(values[0]) > LARGEST_STEP:
+            raise InputError(f"{EVALUATIONS} has a step beyond {LARGEST_STEP:,} in line {number}")
     found = {}
     for key, cells in rows.items():
-        columns = [np.array(column) for column in zip(*cells, strict=True)]
-        if (np.diff(columns[0]) <= 0).any():
-            raise InputError(f"{EVALUATIONS} has steps that do not ascend: {key[0]} on {key[1]}, seed {key[2]}")
-        found[key] = (columns[0], columns[1], columns[2])
+        steps, means, seconds = (np.array(column) for column in zip(*cells, strict=True))
+        try:
+            check_curve(steps, means)
+        except InputError as error:
+            raise InputError(f"{error}: {key[0]} on {key[1]}, seed {key[2]}") from None
+        found[key] = steps, means, np.where((seconds >= 0) & (seconds <= LARGEST_STEP), seconds, np.nan)
     return found
 
 
@@ -87,25 +109,29 @@ def read_metrics(folder: Path) -> dict[Key, list[dict[str, str]]]:
     found: dict[Key, list[dict[str, str]]] = {}
     if (folder / METRICS).is_file():
         for number, row in _rows(folder, METRICS, _RUN_COLUMNS):
-            if not row["seed"].isdecimal():
-                raise InputError(f"{METRICS} has numbers that are none in line {number}")
-            values = {name: value for name, value in row.items() if name not in _RUN_COLUMNS[:3] and value != ""}
-            found.setdefault((row["algo"], row["env"], int(row["seed"])), []).append(values)
+            try:
+                seed = int(row["seed"])
+                values = {name: value for name, value in row.items() if name not in _RUN_COLUMNS[:3] and value != ""}
+                list(map(float, values.values()))
+            except ValueError:
+                raise InputError(f"{METRICS} has numbers that are none in line {number}") from None
+            found.setdefault((row["algo"], row["env"], seed), []).append(values)
     return found
 
 
 def _rows(folder: Path, name: str, columns: tuple[str, ...]) -> Iterable[tuple[int, dict[str, str]]]:
     """Rows with their line numbers; the header must have these columns, and for evaluations no others."""
     try:
-        with open(folder / name, newline="") as file:
-            lines = csv.reader(file)
-            header = next(lines, [])
-            if tuple(header if name == EVALUATIONS else header[: len(columns)]) != columns:
-                raise InputError(f"{name} must have the columns {', '.join(columns)}, got {', '.join(header)}")
-            for row in lines:
-                if len(row) != len(header):
-                    raise InputError(f"{name} has {len(row)} cells instead of {len(header)} in line {lines.line_num}")
-                yield lines.line_num, dict(zip(header, row, strict=True))
+        lines = csv.reader(io.StringIO(read_bytes(folder / name).decode(), newline=""))
+        header = next(lines, [])
+        if tuple(header if name == EVALUATIONS else header[: len(columns)]) != columns:
+            raise InputError(f"{name} must have the columns {', '.join(columns)}, got {reprlib.repr(header)}")
+        for column in header:
+            check_name(column, f"{name}: a column")
+        for row in lines:
+            if len(row) != len(header):
+                raise InputError(f"{name} has {len(row)} cells instead of {len(header)} in line {lines.line_num}")
+            yield lines.line_num, dict(zip(header, row, strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         missing = isinstance(error, FileNotFoundError)
         raise InputError(f"it has no {name}" if missing else f"{name} cannot be read: {error}") from None
@@ -117,6 +143,7 @@ def _read_configs(folder: Path) -> dict[Key, dict[str, Any]]:
     for entry in entries if isinstance(entries, list) else [None]:
         match entry:
             case {"algo": str(algo), "env": str(env), "seeds": [*seeds], "config": {**config}} if _whole(seeds):
+                check_name(algo, f"{CONFIGS}: algo", _LONGEST_LABEL)
                 found |= {(algo, env, seed): config for seed in seeds}
             case _:
                 raise InputError(f"{CONFIGS} must be a list of entries with algo, env, seeds and config")
@@ -124,7 +151,7 @@ def _read_configs(folder: Path) -> dict[Key, dict[str, Any]]:
 
 
 def _whole(values: Iterable[Any]) -> bool:
-    return all(isinstance(value, int) for value in values)
+    return all(isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32 for value in values)
 
 
 def _read_versions(folder: Path) -> dict[Key, dict[str, Any]]:
@@ -136,7 +163,7 @@ def _read_versions(folder: Path) -> dict[Key, dict[str, Any]]:
         for entry in entries:
             for algo, envs in entry["runs"].items():
                 found |= {(algo, env, seed): dict(entry["versions"]) for env, seeds in envs.items() for seed in seeds}
-    except (TypeError, KeyError, AttributeError, ValueError):
+    except (TypeError, KeyError, AttributeError, ValueError, IndexError):
         raise InputError(f"{VERSIONS} must be a list of entries with versions, and runs by algo and env") from None
     return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,10 @@ import numpy as np
 
 from implicitq.runs.atomic_files import write_json
 from implicitq.runs.finding import Broken, Found, find_runs
-from implicitq.runs.layout import METRICS, FoundRun, run_name
+from implicitq.runs.layout import EVALUATIONS, METRICS, VERSIONS, FoundRun, run_name
 from implicitq.runs.settings import SCALE, differences, identity
-from implicitq.runs.study_table import Key, is_table, key_of, read_metrics, read_table, write_table
+from implicitq.runs.strangers import check_name, read_bytes, refuse_links
+from implicitq.runs.study_table import CONFIGS, Key, is_table, key_of, read_metrics, read_table, write_table
 from implicitq.sweeps import random_scores, sweep
 from implicitq.sweeps.studies import label_of
 from implicitq.sweeps.suites import Suite
@@ -39,6 +41,8 @@ def collect(source: Path, out: Path, suite: Suite | None = None, metrics: bool =
 
     `suite` is the one that the runs share, for runs that no plan of a sweep in `source` tells of.
     """
+    for name in (sweep.PLANS, EVALUATIONS, METRICS, CONFIGS, VERSIONS, random_scores.FILE):
+        refuse_links(out, out / name)
     found = find_runs(source)
     before = _table_in(out)
     fresh = [run for run in found.runs if not (run.label and run.folder.resolve() == out.resolve())]
@@ -97,12 +101,14 @@ def metrics_of_run(run: FoundRun) -> list[dict[str, str]]:
     An evaluation between two rows has the one before it.
     """
     try:
-        with open(run.folder / METRICS, newline="") as file:
-            rows = [row for row in csv.DictReader(file) if None not in row.values()]
+        text = read_bytes(run.folder / METRICS).decode()
+        rows = [row for row in csv.DictReader(io.StringIO(text, newline="")) if None not in (*row, *row.values())]
+        for column in rows[0] if rows else ():
+            check_name(column, f"{METRICS}: a column")
         last = np.searchsorted([int(row["step"]) for row in rows], run.steps, side="right") - 1
         kept = [rows[number] for number in dict.fromkeys(last.tolist()) if number >= 0]
-        return [{k: v if k in _COUNTS else f"{float(v):.6g}" for k, v in row.items()} for row in kept]
-    except (OSError, ValueError, KeyError):
+        return [{k: str(int(v)) if k in _COUNTS else f"{float(v):.6g}" for k, v in row.items()} for row in kept]
+    except (OSError, ValueError, KeyError, OverflowError, csv.Error):
         return []
 
 

@@ -86,7 +86,9 @@ def run_pool(out: Path, runs: list[PlannedRun], on: list[int | None], live: Live
 def start_worker(out: Path, run: PlannedRun, inexact: bool) -> subprocess.Popen[bytes]:
     """A worker on the run, away from this terminal's Ctrl-C; its output goes to a log."""
     command = sweep.worker_command(out, run, inexact)
-    with open(sweep.log_path(out, run), "wb") as log:
+    path = sweep.log_path(out, run)
+    path.unlink(missing_ok=True)  # whatever was there, also a pipe; a new file is nobody else's
+    with open(path, "xb") as log:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from implicitq.runs.atomic_files import read_json, write_json
+from implicitq.runs.strangers import LARGEST_RETURN, check_name
 from implicitq.types import InputError
 
 FILE = "random-scores.json"
@@ -82,11 +83,18 @@ def ensure(
 def read(out: Path) -> dict[str, dict[str, Any]]:
     """What was measured so far: task -> mean, std, episodes, seed, versions."""
     path = out / FILE
-    if not path.is_file():
+    if not path.exists() and not path.is_symlink():
         return {}
     data = read_json(path)
-    keys = ("mean", "std", "episodes", "versions")
-    good = isinstance(data, dict) and all(isinstance(e, dict) and all(k in e for k in keys) for e in data.values())
-    if not good:
+    if not isinstance(data, dict) or not all(map(_is_entry, data.values())):
         raise InputError(f"{path} holds no random-policy scores; remove it and measure again")
+    for task in data:
+        check_name(task, f"{path}: a task")
     return data
+
+
+def _is_entry(entry: Any) -> bool:
+    match entry:
+        case {"mean": int() | float() as mean, "std": int() | float() as std, "episodes": int(), "versions": {}}:
+            return abs(mean) <= LARGEST_RETURN and 0 <= std <= LARGEST_RETURN
+    return False

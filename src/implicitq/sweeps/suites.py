@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from implicitq import configs
+from implicitq.runs.layout import slug
+from implicitq.runs.strangers import LARGEST_JSON, check_file_name, check_name, is_file_name, read_bytes
 from implicitq.types import ActionKind, InputError
 from implicitq.validation import nearest
 
@@ -58,7 +61,7 @@ def suite_of(name: str, only: Collection[str] = ()) -> Suite:
             raise InputError(f"suite {suite.name!r} has no task {task!r}{nearest(task, tasks)}")
     part = tuple(task for task in tasks if task in wanted) or tasks
     # A sweep of a part must not take the place of the plan of the whole.
-    name = suite.name if part == tasks else "-".join((suite.name, *part))
+    name = suite.name if part == tasks else "-".join((suite.name, *map(slug, part)))
     return dataclasses.replace(suite, name=name, tasks=part)
 
 
@@ -89,10 +92,11 @@ def action_kind(task: str) -> ActionKind:
 
 def _read(path: Path) -> Suite:
     try:
-        data = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        data = tomllib.loads(read_bytes(path.resolve(), LARGEST_JSON).decode())  # the user named it: a link will do
+    except (OSError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise InputError(f"{path} cannot be read: {reason}") from None
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a TOML file: {error}") from None
     known = ("name", "tasks", "algorithms", "settings", "task_settings")
     for key in data:
@@ -103,24 +107,29 @@ def _read(path: Path) -> Suite:
     for name in algorithms or ():
         if name not in configs.ALGORITHMS:
             raise InputError(f"{path}: unknown algorithm {name!r}{nearest(name, configs.ALGORITHMS)}")
-    by_task = {task: _table(path, f"task_settings.{task}", t) for task, t in data.get("task_settings", {}).items()}
+    given = data.get("task_settings", {})
+    if not isinstance(given, dict):
+        raise InputError(f"{path}: task_settings must be tables of hyperparameters by task, got {reprlib.repr(given)}")
+    by_task = {task: settings_table(path, f"task_settings.{task}", values) for task, values in given.items()}
     for task in by_task:
         if task not in tasks:
             raise InputError(f"{path}: task_settings for {task!r}, which is not among the tasks")
-    settings = _table(path, "settings", data.get("settings", {}))
-    return Suite(str(data.get("name", path.stem)), tasks, settings, by_task, algorithms)
+    settings = settings_table(path, "settings", data.get("settings", {}))
+    stem = path.stem if is_file_name(path.stem) else slug(path.stem)
+    return Suite(check_file_name(data.get("name", stem), f"{path}: name"), tasks, settings, by_task, algorithms)
 
 
 def _texts(path: Path, key: str, value: Any) -> tuple[str, ...]:
     good = isinstance(value, list) and value and all(isinstance(item, str) for item in value)
     if not good or len(set(value)) < len(value):
-        raise InputError(f"{path}: {key} must be a list of different names, got {value!r}")
-    return tuple(value)
+        raise InputError(f"{path}: {key} must be a list of different names, got {reprlib.repr(value)}")
+    return tuple(check_name(name, f"{path}: each of {key}") for name in value)
 
 
-def _table(path: Path, key: str, value: Any) -> dict[str, Any]:
+def settings_table(path: Path, key: str, value: Any) -> dict[str, Any]:
+    """Hyperparameters as a file gives them; whether an algorithm takes them is seen with its config."""
     if not isinstance(value, dict):
-        raise InputError(f"{path}: {key} must be a table of hyperparameters, got {value!r}")
+        raise InputError(f"{path}: {key} must be a table of hyperparameters, got {reprlib.repr(value)}")
     reserved = {"algorithm", "env", "seed", "preset"} & set(value)
     if reserved:
         raise InputError(f"{path}: {key} cannot set {', '.join(sorted(reserved))}, which the sweep sets")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import reprlib
 import shlex
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,18 @@ from implicitq.configs import to_json
 from implicitq.runs import layout
 from implicitq.runs.atomic_files import read_json, write_json
 from implicitq.runs.settings import differences, identity
+from implicitq.runs.strangers import check_file_name, check_name, read_end, refuse_links
 from implicitq.runs.study_table import is_table, read_table
 from implicitq.sweeps.studies import Plan, PlannedRun
+from implicitq.sweeps.suites import settings_table
 from implicitq.types import InputError
 
 PLANS = "plans"
 LOGS = "logs"
 ATTEMPTS = 3  # a run that crashes goes on from its checkpoint this often in all
 _ELSEWHERE = "choose another --out"
+_LOG_END = 100_000  # bytes of a log in which the reason of a failure is looked for
+_LONGEST_LABEL = 500
 
 
 @dataclass(frozen=True)
@@ -77,9 +83,9 @@ def finished_in_table(out: Path, runs: Iterable[PlannedRun]) -> dict[str, str]:
 def check_folders(out: Path, runs: Iterable[PlannedRun]) -> None:
     """Refuse to mix: a folder that is there already must hold the run that is planned for it."""
     for run in runs:
-        folder = out / run.folder
-        if not layout.has_run(folder):
-            continue
+        folder = refuse_links(out, out / run.folder)
+        if not any((folder / name).exists() for name in (layout.CONFIG, layout.EVALUATIONS, layout.CHECKPOINTS)):
+            continue  # nothing is there, or a run that died at once
         try:
             apart = differences(layout.read_config(folder), run.config())
         except InputError as error:
@@ -107,15 +113,38 @@ def worker_command(out: Path, run: PlannedRun, inexact: bool) -> list[str]:
 
 
 def log_path(out: Path, run: PlannedRun) -> Path:
-    path = out / LOGS / f"{run.folder.replace('/', '_')}.log"
+    path = refuse_links(out, out / LOGS / f"{run.folder.replace('/', '_')}.log")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
+
+
+@contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Two sweeps at once in one folder would take each other's runs for crashed; the lock goes with the process."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
+    path = refuse_links(out, out / LOGS / layout.LOCK)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"another sweep is running in {out}; wait for its end, or {_ELSEWHERE}") from None
+        except OSError:  # a disk without locks: every run has its own
+            pass
+        yield
+    finally:
+        os.close(handle)
 
 
 def reason_of(log: Path, code: int) -> str:
     """One line on why a worker failed."""
     try:
-        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [line for line in read_end(log, _LOG_END).decode(errors="replace").splitlines() if line.strip()]
     except OSError:
         lines = []
     said = [line for line in lines if line.startswith("error: ")] or lines
@@ -124,7 +153,8 @@ def reason_of(log: Path, code: int) -> str:
 
 
 def plan_path(out: Path, study: str, suite: str) -> Path:
-    return out / PLANS / f"{study}-{suite}.json"
+    name = f"{check_file_name(study, 'the name of a study')}-{check_file_name(suite, 'the name of a suite')}.json"
+    return refuse_links(out, out / PLANS / name)
 
 
 def save_plan(out: Path, plan: Plan, arguments: list[str], names: Mapping[str, str] | None = None) -> None:
@@ -146,14 +176,26 @@ def save_plan(out: Path, plan: Plan, arguments: list[str], names: Mapping[str, s
 
 def read_plans(out: Path) -> list[dict[str, Any]]:
     """Plans of all sweeps in a folder, by name."""
-    return [_checked(path, read_json(path)) for path in sorted((out / PLANS).glob("*.json"))]
+    folder = refuse_links(out, out / PLANS)
+    return [_checked(path, read_json(path)) for path in sorted(folder.glob("*.json"))]
 
 
 def _checked(path: Path, data: Any) -> dict[str, Any]:
-    wanted = ("study", "suite", "command", "lines", "left_out")
-    if not isinstance(data, dict) or any(key not in data for key in wanted):
-        raise InputError(f"{path} is not the plan of a sweep")
-    return {"settings": {}, **data}  # plans of earlier versions do not tell
+    """A plan of which everything is as `save_plan` writes it; a file can say anything."""
+    match data:
+        case {"study": study, "suite": suite, "command": str(), "lines": {**lines}, "left_out": [*left_out]} if all(
+            isinstance(text, str) for text in left_out
+        ) and all(isinstance(names, list) and all(isinstance(name, str) for name in names) for names in lines.values()):
+            check_file_name(study, f"{path}: study")
+            check_file_name(suite, f"{path}: suite")
+            for label in lines:
+                check_name(label, f"{path}: a line", _LONGEST_LABEL)
+        case _:
+            raise InputError(f"{path} is not the plan of a sweep")
+    settings = data.get("settings", {})  # plans of earlier versions do not tell
+    if not isinstance(settings, dict):
+        raise InputError(f"{path}: settings must be a table of tasks, got {reprlib.repr(settings)}")
+    return {**data, "settings": {task: settings_table(path, task, values) for task, values in settings.items()}}
 
 
 def common_settings(plans: Sequence[Mapping[str, Any]], name: str, task: str) -> Mapping[str, Any] | None:

@@ -1,0 +1,95 @@
+"""Files that may come from a stranger: read within bounds, never through a link, and with names that can be shown.
+
+Needs no JAX. What cannot be read is an OSError or ValueError with a reason; who knows the file puts its name in front.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import reprlib
+import stat
+from pathlib import Path
+from typing import Any
+
+from implicitq.types import InputError
+
+LARGEST_TABLE = 256 << 20  # bytes of a CSV file: a hundred times more than the longest runs have
+LARGEST_JSON = 32 << 20
+LARGEST_RETURN = 1e50  # beyond it, squares of scores are no numbers any more
+LARGEST_STEP = 10**15
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
+
+
+def read_bytes(path: Path, most: int = LARGEST_TABLE) -> bytes:
+    """The whole content of a plain file that is no link; never waits, as a pipe would have it, nor fills the memory."""
+    if path.is_symlink():
+        raise OSError("it is a link, which is not followed")
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    with open(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError("it is not a plain file")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(f"it is larger than {most >> 20} MB, the most that is read")
+    return content
+
+
+def read_end(path: Path, most: int) -> bytes:
+    """The last bytes of a plain file that is no link."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    with open(handle, "rb") as file:
+        size = os.fstat(handle).st_size
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError("it is not a plain file")
+        file.seek(max(0, size - most))
+        return file.read(most)
+
+
+def parse_json(content: bytes) -> Any:
+    """Plain data; ValueError for whatever cannot be parsed, or not be written again."""
+    try:
+        data = json.loads(content.decode())
+        json.dumps(data, ensure_ascii=False).encode()
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise ValueError("it has a text with half a character in it") from None
+    return data
+
+
+def check_name(value: Any, what: str, longest: int = 120) -> str:
+    """A name that can be shown, drawn, and put into a cell of a spreadsheet, where = + - @ would begin a formula."""
+    good = isinstance(value, str) and 0 < len(value) <= longest and value[0].isalnum() and value.isprintable()
+    if not good:
+        raise InputError(
+            f"{what} must be a printable name of up to {longest} characters that begins with a letter or a digit, "
+            f"got {reprlib.repr(value)}"
+        )
+    return value
+
+
+def is_file_name(text: str) -> bool:
+    """Whether it can be part of a file's name, here and in the links of a page."""
+    return _FILE_NAME.fullmatch(text) is not None
+
+
+def check_file_name(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not is_file_name(value):
+        raise InputError(
+            f"{what} must be a name of up to 150 letters, digits, dots, dashes and underscores that begins with a "
+            f"letter or a digit, got {reprlib.repr(value)}"
+        )
+    return value
+
+
+def refuse_links(root: Path, path: Path) -> Path:
+    """`path`, which lies below `root`: neither it nor a folder on the way to it may be a link."""
+    for each in (path, *path.parents):
+        if each == root:
+            break
+        if each.is_symlink():
+            raise InputError(f"{each} is a link, which is not followed; remove it, or choose another folder")
+    return path
