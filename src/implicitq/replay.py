@@ -137,10 +137,9 @@ class Replay:
         for name, column in self._columns().items():
             found = arrays.get(name)
             if found is None or found.shape != (len(positions), *column.shape[1:]) or found.dtype != column.dtype:
-                came = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
+                came = f"no {name}" if found is None else f"{name} of {found.dtype}{list(found.shape)}"
                 raise InputError(
-                    f"a replay segment has {came} for {name}, "
-                    f"expected {column.dtype}{[len(positions), *column.shape[1:]]}"
+                    f"a replay segment has {came}, expected {column.dtype}{[len(positions), *column.shape[1:]]}"
                 )
             column[positions] = found
         self._written = np.array(until, np.int64)
