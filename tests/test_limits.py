@@ -77,7 +77,7 @@ def test_advantage_learning_is_the_limit_of_the_loss_with_alpha():
     )
     goal = limits.advantage_learning_target(data.reward, data.discount, target_q, data.action, next_q, 0.9)
     chosen = jnp.take_along_axis(q, data.action, axis=1)[:, 0]
-    found, _ = iq.loss(online, target, data, built.config)
+    found = iq.loss(online, target, data, built.config, jax.random.key(0)).error
     assert found == pytest.approx(float(jnp.mean(jnp.square(goal - chosen))), rel=1e-3)
 
     preset = configs.resolve("dqn", "some-task", alpha=0.9)  # the same target with an explicit Q-network

@@ -90,9 +90,9 @@ def test_encode_inverts_decode_and_finds_the_nearest_bin():
 def test_the_deterministic_action_is_the_expected_bin_for_boxes_and_the_mode_otherwise():
     logits = jnp.log(jnp.array([[[0.5, 0.2, 0.3]]]))
     expected = 0.5 * (-2 / 3) + 0.3 * (2 / 3)
-    box = policy(bins=3, dimensions=1).deterministic(Multicategorical(logits))
+    box = Multicategorical(logits, continuous=True).deterministic()
     np.testing.assert_allclose(box, [[expected]], rtol=1e-5)
-    discrete = policy((3,), dimensions=1).deterministic(Multicategorical(logits))
+    discrete = Multicategorical(logits).deterministic()
     np.testing.assert_array_equal(discrete, [[0]])
 
 
