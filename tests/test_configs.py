@@ -17,8 +17,11 @@ WHOLE = "a whole number of at least 1"
 @pytest.mark.parametrize(
     ("name", "value", "accepted"),
     [
-        *[(name, 0, WHOLE) for name in ("steps", "batch_size", "replay_size", "min_replay", "n_step", "num_envs")],
-        *[(name, 0, WHOLE) for name in ("eval_every", "eval_episodes", "checkpoint_every", "log_every")],
+        *[(name, 0, WHOLE) for name in ("steps", "replay_size", "min_replay")],
+        *[(name, 0, WHOLE) for name in ("eval_every", "checkpoint_every", "log_every")],
+        *[(name, 0, "a whole number from 1 to 10000") for name in ("n_step", "num_envs")],
+        ("batch_size", 0, "a whole number from 1 to 1000000"),
+        ("eval_episodes", 0, "a whole number from 1 to 100000"),
         ("steps", -5, WHOLE),
         ("steps", 2.5, "a whole number"),
         ("steps", True, "a whole number"),
@@ -31,7 +34,7 @@ WHOLE = "a whole number of at least 1"
         ("learning_rate", 0, "a positive number"),
         ("learning_rate", float("inf"), "a positive number"),
         ("learning_rate", "fast", "a number"),
-        ("hidden", (64, 0), "positive layer sizes"),
+        ("hidden", (64, 0), "at most 64 positive layer sizes"),
         ("hidden", (64, 0.5), "whole numbers"),
         ("hidden", 512, "whole numbers"),
         ("normalize_observations", 1, "True or False"),

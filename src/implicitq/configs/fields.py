@@ -1,22 +1,15 @@
-"""Hyperparameters: one frozen config per algorithm, its checks, and the table of presets. Needs no JAX."""
+"""One frozen config per algorithm, with its checks. Comments are the help texts of the command line."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-import re
-from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import tyro
 
 from implicitq.types import ActionKind, InputError
-from implicitq.validation import brief, check_types, nearest, require
-
-LAYOUT = 1  # of run folders
-_LONGEST = 1_000  # texts and lists in a config
+from implicitq.validation import check_types, require
 
 
 @dataclass(frozen=True)
@@ -280,196 +273,6 @@ class DQNConfig(Config):
         require(self, "epsilon", 0 <= self.epsilon <= 1, "a number in [0, 1]")
 
 
-@dataclass(frozen=True)
-class AlgorithmEntry:
-    """A name a user can train: a config class with the values that make the name."""
-
-    config: type[Config]
-    values: Mapping[str, Any]
-    summary: str
-
-
-ALGORITHMS: dict[str, AlgorithmEntry] = {
-    "iq": AlgorithmEntry(IQConfig, {}, "implicit Q-values, entropy regularisation (alpha = 0)"),
-    "miq": AlgorithmEntry(
-        IQConfig,
-        {"temperature": 0.1, "alpha": 0.9},
-        "Munchausen IQ, entropy and KL regularisation (alpha = 0.9)",
-    ),
-    "miq-auto": AlgorithmEntry(
-        IQConfig,
-        {
-            "temperature": "auto",
-            "softmax": "scaled",
-            "log_policy": "density",
-            "batch_norm": True,
-            "n_step": 5,
-            "n_step_target": "soft",
-            "alpha": 0.0,
-            "batch_size": 128,
-            "learning_rate": 1e-3,
-            "adam_b1": 0.5,
-            "temperature_learning_rate": 3e-3,
-            "actor_average": 1e-3,
-            "min_replay": 5_000,
-            "warmup": "uniform",
-        },
-        "learnt temperature, batch normalisation, 5-step returns; one setting for every task",
-    ),
-    "iq-gaussian": AlgorithmEntry(IQConfig, {"policy": "gaussian"}, "IQ with a diagonal normal policy; Box only"),
-    "miq-gaussian": AlgorithmEntry(
-        IQConfig,
-        {"policy": "gaussian", "temperature": 0.1, "alpha": 0.9},
-        "M-IQ with a diagonal normal policy; Box only",
-    ),
-    "pcl": AlgorithmEntry(PCLConfig, {}, "path consistency learning, the residual form of IQ"),
-    "trust-pcl": AlgorithmEntry(PCLConfig, {"temperature": 1e-3, "alpha": 0.9}, "Trust-PCL, the residual form of M-IQ"),
-    "sac": AlgorithmEntry(SACConfig, {}, "soft actor-critic, the baseline; Box only"),
-    "mdqn": AlgorithmEntry(DQNConfig, {}, "Munchausen DQN, explicit Q-network; Discrete only"),
-    "dqn": AlgorithmEntry(
-        DQNConfig,
-        {"temperature": 0.0, "alpha": 0.0, "munchausen_clip": None, "epsilon": 0.1},
-        "DQN, greedy but for epsilon = 0.1; Discrete only",
-    ),
-}
-
-# The one table of per-task settings: task -> algorithm ("*" for all) -> values. Humanoid, Walker2d and Adroit are
-# the paper's "best parameters" (App. B.2, B.3); the small tasks are ours.
-_SMALL = {"hidden": (256, 256), "min_replay": 1_000, "eval_every": 1_000, "checkpoint_every": 5_000}
-_SLOW_IQ = {name: {"learning_rate": 3e-5} for name in ("iq", "miq")}
-_ADROIT = {"iq": {"temperature": 0.001}, "miq": {"temperature": 0.01}, "sac": {"learning_rate": 3e-5}}
-PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "Pendulum": {"*": {**_SMALL, "steps": 10_000}},
-    "CartPole": {"*": {**_SMALL, "steps": 10_000}},
-    "InvertedPendulum": {"*": {**_SMALL, "steps": 10_000}},
-    "Acrobot": {"*": {**_SMALL, "steps": 20_000}},
-    "Humanoid": _SLOW_IQ,
-    "Walker2d": _SLOW_IQ,
-    "AdroitHandDoor": _ADROIT,
-    "AdroitHandHammer": _ADROIT,
-    "AdroitHandPen": _ADROIT,
-    "AdroitHandRelocate": _ADROIT,
-}
-
-
-def preset_values(algorithm: str, env: str) -> dict[str, Any]:
-    """Settings that differ from the algorithm's defaults on this task."""
-    task = re.sub(r"(-v\d+)?$", "", env.rsplit(":", 1)[-1].rsplit("/", 1)[-1])
-    by_algorithm = PRESETS.get(task, {})
-    return {**by_algorithm.get("*", {}), **by_algorithm.get(algorithm, {})}
-
-
-def resolve(algorithm: str, env: str, preset: str = "paper", **overrides: Any) -> Config:
-    """The config of `algorithm` on `env`: defaults, then the algorithm's values, the preset, the overrides."""
-    entry = ALGORITHMS.get(algorithm)
-    if entry is None:
-        raise InputError(f"unknown algorithm {algorithm!r}{nearest(algorithm, ALGORITHMS)}")
-    known = {field.name for field in dataclasses.fields(entry.config)} - {"algorithm"}
-    for name in overrides:
-        if name not in known:
-            raise InputError(f"{algorithm} has no hyperparameter {name!r}{nearest(name, known)}")
-    base = {**entry.values, **(preset_values(algorithm, env) if preset == "paper" else {})}
-    given = [name for name, value in overrides.items() if value is not None]
-    values = {**base, **make_room(algorithm, given), **overrides}
-    return entry.config(**{**values, "algorithm": algorithm, "env": env, "preset": preset})  # pyright: ignore[reportArgumentType]
-
-
-def draft(algorithm: str, env: str, preset: str, given: Collection[str]) -> Config:
-    """The config that the fields in `given` are to be put into; not checked before they are."""
-    unchecked = resolve(algorithm, env, preset)
-    for name in make_room(algorithm, given):
-        object.__setattr__(unchecked, name, None)
-    return unchecked
-
-
-def make_room(algorithm: str, given: Collection[str]) -> dict[str, None]:
-    """Defaults of the algorithm that step back for weights that the user sets in another way."""
-    apart = {"kl", "entropy"} & set(given)
-    room: list[str] = ["alpha"] if apart and "alpha" not in given else []
-    if len(apart) == 2 and "temperature" not in given and ALGORITHMS[algorithm].values.get("temperature") != "auto":
-        room.append("temperature")
-    return dict.fromkeys(room)
-
-
-def describe_preset(config: Config) -> str:
-    """One line for the user: which values the task's preset brought in."""
-    values = preset_values(config.algorithm, config.env) if config.preset == "paper" else {}
-    kept = {name: value for name, value in values.items() if getattr(config, name) == value}
-    if not kept:
-        return "preset: none for this task" if config.preset == "paper" else "preset: none"
-    return f"preset: {config.env}: " + ", ".join(f"{name} {_show(value)}" for name, value in kept.items())
-
-
-def to_json(config: Config) -> dict[str, Any]:
-    """Plain data that `from_json` reads back to an equal config."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
-
-
-def from_json(data: Any) -> Config:
-    """Inverse of `to_json`, with every check; any other data are refused."""
-    if not isinstance(data, Mapping):
-        raise InputError(f"a config is a table of hyperparameters, got {type(data).__name__}")
-    for name, value in data.items():
-        if not isinstance(name, str) or not _is_setting(value):
-            raise InputError(f"{brief(name)} must be a number, a text or a list of numbers, got {brief(value)}")
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-    algorithm, env = values.pop("algorithm", None), values.pop("env", None)
-    if not isinstance(algorithm, str) or not isinstance(env, str):
-        raise InputError("a config needs the names of its algorithm and its env")
-    return resolve(algorithm, env, **{**_defaults(algorithm), **_older(values)})
-
-
-def to_file(config: Config) -> dict[str, Any]:
-    """What config.json of a run folder holds."""
-    return {"layout": LAYOUT, **to_json(config)}
-
-
-def from_file(data: Any, where: Any) -> Config:
-    """Inverse of `to_file`; `where` is named if the layout is not known."""
-    layout = data.pop("layout", None) if isinstance(data, dict) else None
-    if not isinstance(layout, int) or not 1 <= layout <= LAYOUT:
-        raise InputError(f"{where} has run-folder layout {brief(layout)}; known here: up to {LAYOUT}")
-    return from_json(data)
-
-
-def _defaults(algorithm: str) -> dict[str, Any]:
-    """What a field meant before there was such a field, for files of earlier versions; presets have moved on."""
-    if algorithm not in ALGORITHMS:
-        return {}
-    fields = dataclasses.fields(ALGORITHMS[algorithm].config)
-    return {field.name: field.default for field in fields if field.name not in ("algorithm", "env")}
-
-
-def _is_setting(value: Any, inside: bool = False) -> bool:
-    """Whether it may be the value of a hyperparameter, judged without looking deep into it."""
-    if isinstance(value, list | tuple) and not inside:
-        return len(value) <= _LONGEST and all(_is_setting(item, inside=True) for item in value)
-    return value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= _LONGEST)
-
-
-def _older(values: dict[str, Any]) -> dict[str, Any]:
-    """The same settings under the names and rules of today."""
-    if "target_entropy" in values:
-        total = values.pop("target_entropy")
-        if total is not None:
-            raise InputError(
-                f"the config has target_entropy {total}, in total; set entropy_target to its share per action dimension"
-            )
-    if values.get("temperature") == "auto" and (values.get("kl") is not None or values.get("entropy") is not None):
-        values["alpha"] = None  # it was ignored beside them
-    return values
-
-
 def _require_clip(config: ImplicitConfig | DQNConfig) -> None:
     clip = config.munchausen_clip
     require(config, "munchausen_clip", clip is None or clip > 0, "a positive number or None")
-
-
-def _show(value: Any) -> str:
-    return (
-        "-".join(map(str, value))
-        if isinstance(value, tuple)
-        else f"{value:,}"
-        if isinstance(value, int)
-        else str(value)
-    )

@@ -1,0 +1,51 @@
+"""Hyperparameters: one frozen config per algorithm, its checks, the tables of presets. Needs no JAX."""
+
+from implicitq.configs.fields import (
+    POLICIES,
+    Config,
+    DQNConfig,
+    ImplicitConfig,
+    IQConfig,
+    PCLConfig,
+    PolicyEntry,
+    SACConfig,
+    Weights,
+    weights,
+)
+from implicitq.configs.files import LAYOUT, from_file, from_json, to_file, to_json
+from implicitq.configs.presets import (
+    ALGORITHMS,
+    PRESETS,
+    AlgorithmEntry,
+    describe_preset,
+    draft,
+    make_room,
+    preset_values,
+    resolve,
+)
+
+__all__ = [
+    "ALGORITHMS",
+    "LAYOUT",
+    "POLICIES",
+    "PRESETS",
+    "AlgorithmEntry",
+    "Config",
+    "DQNConfig",
+    "IQConfig",
+    "ImplicitConfig",
+    "PCLConfig",
+    "PolicyEntry",
+    "SACConfig",
+    "Weights",
+    "describe_preset",
+    "draft",
+    "from_file",
+    "from_json",
+    "make_room",
+    "preset_values",
+    "resolve",
+    "to_file",
+    "to_json",
+    "weights",
+]

@@ -1,0 +1,76 @@
+"""Configs as plain data, in run folders and policy files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from implicitq.configs.fields import Config
+from implicitq.configs.presets import ALGORITHMS, resolve
+from implicitq.types import InputError
+from implicitq.validation import brief
+
+LAYOUT = 1  # of run folders
+_LONGEST = 1_000  # texts and lists in a config
+
+
+def to_json(config: Config) -> dict[str, Any]:
+    """Plain data that `from_json` reads back to an equal config."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def from_json(data: Any) -> Config:
+    """Inverse of `to_json`, with every check; any other data are refused."""
+    if not isinstance(data, Mapping):
+        raise InputError(f"a config is a table of hyperparameters, got {type(data).__name__}")
+    for name, value in data.items():
+        if not isinstance(name, str) or not _is_setting(value):
+            raise InputError(f"{brief(name)} must be a number, a text or a list of numbers, got {brief(value)}")
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+    algorithm, env = values.pop("algorithm", None), values.pop("env", None)
+    if not isinstance(algorithm, str) or not isinstance(env, str):
+        raise InputError("a config needs the names of its algorithm and its env")
+    return resolve(algorithm, env, **{**_defaults(algorithm), **_older(values)})
+
+
+def to_file(config: Config) -> dict[str, Any]:
+    """What config.json of a run folder holds."""
+    return {"layout": LAYOUT, **to_json(config)}
+
+
+def from_file(data: Any, where: Any) -> Config:
+    """Inverse of `to_file`; `where` is named if the layout is not known."""
+    layout = data.pop("layout", None) if isinstance(data, dict) else None
+    if not isinstance(layout, int) or not 1 <= layout <= LAYOUT:
+        raise InputError(f"{where} has run-folder layout {brief(layout)}; known here: up to {LAYOUT}")
+    return from_json(data)
+
+
+def _defaults(algorithm: str) -> dict[str, Any]:
+    """What a field meant before there was such a field, for files of earlier versions; presets have moved on."""
+    if algorithm not in ALGORITHMS:
+        return {}
+    fields = dataclasses.fields(ALGORITHMS[algorithm].config)
+    return {field.name: field.default for field in fields if field.name not in ("algorithm", "env")}
+
+
+def _is_setting(value: Any, inside: bool = False) -> bool:
+    """Whether it may be the value of a hyperparameter, judged without looking deep into it."""
+    if isinstance(value, list | tuple) and not inside:
+        return len(value) <= _LONGEST and all(_is_setting(item, inside=True) for item in value)
+    return value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= _LONGEST)
+
+
+def _older(values: dict[str, Any]) -> dict[str, Any]:
+    """The same settings under the names and rules of today."""
+    if "target_entropy" in values:
+        total = values.pop("target_entropy")
+        if total is not None:
+            raise InputError(
+                f"the config has target_entropy {total}, in total; set entropy_target to its share per action dimension"
+            )
+    if values.get("temperature") == "auto" and (values.get("kl") is not None or values.get("entropy") is not None):
+        values["alpha"] = None  # it was ignored beside them
+    return values

@@ -1,0 +1,143 @@
+"""The algorithms by name, the settings of known tasks, and the config that comes of both."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from implicitq.configs.fields import Config, DQNConfig, IQConfig, PCLConfig, SACConfig
+from implicitq.types import InputError
+from implicitq.validation import nearest
+
+
+@dataclass(frozen=True)
+class AlgorithmEntry:
+    """A name a user can train: a config class with the values that make the name."""
+
+    config: type[Config]
+    values: Mapping[str, Any]
+    summary: str
+
+
+ALGORITHMS: dict[str, AlgorithmEntry] = {
+    "iq": AlgorithmEntry(IQConfig, {}, "implicit Q-values, entropy regularisation (alpha = 0)"),
+    "miq": AlgorithmEntry(
+        IQConfig,
+        {"temperature": 0.1, "alpha": 0.9},
+        "Munchausen IQ, entropy and KL regularisation (alpha = 0.9)",
+    ),
+    "miq-auto": AlgorithmEntry(
+        IQConfig,
+        {
+            "temperature": "auto",
+            "softmax": "scaled",
+            "log_policy": "density",
+            "batch_norm": True,
+            "n_step": 5,
+            "n_step_target": "soft",
+            "alpha": 0.0,
+            "batch_size": 128,
+            "learning_rate": 1e-3,
+            "adam_b1": 0.5,
+            "temperature_learning_rate": 3e-3,
+            "actor_average": 1e-3,
+            "min_replay": 5_000,
+            "warmup": "uniform",
+        },
+        "learnt temperature, batch normalisation, 5-step returns; one setting for every task",
+    ),
+    "iq-gaussian": AlgorithmEntry(IQConfig, {"policy": "gaussian"}, "IQ with a diagonal normal policy; Box only"),
+    "miq-gaussian": AlgorithmEntry(
+        IQConfig,
+        {"policy": "gaussian", "temperature": 0.1, "alpha": 0.9},
+        "M-IQ with a diagonal normal policy; Box only",
+    ),
+    "pcl": AlgorithmEntry(PCLConfig, {}, "path consistency learning, the residual form of IQ"),
+    "trust-pcl": AlgorithmEntry(PCLConfig, {"temperature": 1e-3, "alpha": 0.9}, "Trust-PCL, the residual form of M-IQ"),
+    "sac": AlgorithmEntry(SACConfig, {}, "soft actor-critic, the baseline; Box only"),
+    "mdqn": AlgorithmEntry(DQNConfig, {}, "Munchausen DQN, explicit Q-network; Discrete only"),
+    "dqn": AlgorithmEntry(
+        DQNConfig,
+        {"temperature": 0.0, "alpha": 0.0, "munchausen_clip": None, "epsilon": 0.1},
+        "DQN, greedy but for epsilon = 0.1; Discrete only",
+    ),
+}
+
+# The one table of per-task settings: task -> algorithm ("*" for all) -> values. Humanoid, Walker2d and Adroit are
+# the paper's "best parameters" (App. B.2, B.3); the small tasks are ours.
+_SMALL = {"hidden": (256, 256), "min_replay": 1_000, "eval_every": 1_000, "checkpoint_every": 5_000}
+_SLOW_IQ = {name: {"learning_rate": 3e-5} for name in ("iq", "miq")}
+_ADROIT = {"iq": {"temperature": 0.001}, "miq": {"temperature": 0.01}, "sac": {"learning_rate": 3e-5}}
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    "Pendulum": {"*": {**_SMALL, "steps": 10_000}},
+    "CartPole": {"*": {**_SMALL, "steps": 10_000}},
+    "InvertedPendulum": {"*": {**_SMALL, "steps": 10_000}},
+    "Acrobot": {"*": {**_SMALL, "steps": 20_000}},
+    "Humanoid": _SLOW_IQ,
+    "Walker2d": _SLOW_IQ,
+    "AdroitHandDoor": _ADROIT,
+    "AdroitHandHammer": _ADROIT,
+    "AdroitHandPen": _ADROIT,
+    "AdroitHandRelocate": _ADROIT,
+}
+
+
+def preset_values(algorithm: str, env: str) -> dict[str, Any]:
+    """Settings that differ from the algorithm's defaults on this task."""
+    task = re.sub(r"(-v\d+)?$", "", env.rsplit(":", 1)[-1].rsplit("/", 1)[-1])
+    by_algorithm = PRESETS.get(task, {})
+    return {**by_algorithm.get("*", {}), **by_algorithm.get(algorithm, {})}
+
+
+def resolve(algorithm: str, env: str, preset: str = "paper", **overrides: Any) -> Config:
+    """The config of `algorithm` on `env`: defaults, then the algorithm's values, the preset, the overrides."""
+    entry = ALGORITHMS.get(algorithm)
+    if entry is None:
+        raise InputError(f"unknown algorithm {algorithm!r}{nearest(algorithm, ALGORITHMS)}")
+    known = {field.name for field in dataclasses.fields(entry.config)} - {"algorithm"}
+    for name in overrides:
+        if name not in known:
+            raise InputError(f"{algorithm} has no hyperparameter {name!r}{nearest(name, known)}")
+    base = {**entry.values, **(preset_values(algorithm, env) if preset == "paper" else {})}
+    given = [name for name, value in overrides.items() if value is not None]
+    values = {**base, **make_room(algorithm, given), **overrides}
+    return entry.config(**{**values, "algorithm": algorithm, "env": env, "preset": preset})  # pyright: ignore[reportArgumentType]
+
+
+def draft(algorithm: str, env: str, preset: str, given: Collection[str]) -> Config:
+    """The config that the fields in `given` are to be put into; not checked before they are."""
+    unchecked = resolve(algorithm, env, preset)
+    for name in make_room(algorithm, given):
+        object.__setattr__(unchecked, name, None)
+    return unchecked
+
+
+def make_room(algorithm: str, given: Collection[str]) -> dict[str, None]:
+    """Defaults of the algorithm that step back for weights that the user sets in another way."""
+    apart = {"kl", "entropy"} & set(given)
+    room: list[str] = ["alpha"] if apart and "alpha" not in given else []
+    if len(apart) == 2 and "temperature" not in given and ALGORITHMS[algorithm].values.get("temperature") != "auto":
+        room.append("temperature")
+    return dict.fromkeys(room)
+
+
+def describe_preset(config: Config) -> str:
+    """One line for the user: which values the task's preset brought in."""
+    values = preset_values(config.algorithm, config.env) if config.preset == "paper" else {}
+    kept = {name: value for name, value in values.items() if getattr(config, name) == value}
+    if not kept:
+        return "preset: none for this task" if config.preset == "paper" else "preset: none"
+    return f"preset: {config.env}: " + ", ".join(f"{name} {_show(value)}" for name, value in kept.items())
+
+
+def _show(value: Any) -> str:
+    return (
+        "-".join(map(str, value))
+        if isinstance(value, tuple)
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value)
+    )
