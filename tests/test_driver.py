@@ -53,7 +53,7 @@ def test_a_run_can_stop_early_and_goes_on_as_if_it_had_not(small, tmp_path, file
     assert part.step == 40, "at the first evaluation, whose return is above that"
     assert heard[-1] == events.Stopped(40, "asked")
     part.close()
-    implicitq.resume(tmp_path / "part").learn().close()
+    implicitq.resume(tmp_path / "part", trust_env=True).learn().close()
     whole.close()
     assert files_of(tmp_path / "part") == files_of(tmp_path / "whole")
 
@@ -62,7 +62,7 @@ def test_stopping_between_checkpoints_saves_one(small, tmp_path):
     agent = implicitq.make("iq", "toys:Toy-v0", **small)
     agent.learn(out=tmp_path / "run", listeners=[lambda event: event.step < 55])
     agent.close()
-    agent = implicitq.resume(tmp_path / "run")
+    agent = implicitq.resume(tmp_path / "run", trust_env=True)
     assert agent.step == 55
     agent.close()
 
@@ -80,7 +80,7 @@ def test_a_listener_that_raises_stops_the_run_after_a_checkpoint_and_is_named(sm
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert heard[-3:] == [events.Ticked(60), events.CheckpointDue(60), events.Stopped(60, "failed")]
     agent.close()
-    agent = implicitq.resume(tmp_path / "run")
+    agent = implicitq.resume(tmp_path / "run", trust_env=True)
     assert agent.step == 60
     agent.close()
 

@@ -45,7 +45,7 @@ def test_a_run_does_not_write_into_one_that_took_its_place(how, small, tmp_path,
     agent = implicitq.make("miq", "toys:Toy-v0", **small).learn(40, out=directory)
     if how == "lock removed":
         (directory / ".lock").unlink()
-        implicitq.resume(directory).learn(20).close()
+        implicitq.resume(directory, trust_env=True).learn(20).close()
     else:
         shutil.rmtree(directory) if how == "removed" else directory.rename(tmp_path / "elsewhere")
         implicitq.make("iq", "toys:Toy-v0", **small).learn(40, out=directory).close()
@@ -69,7 +69,7 @@ def test_a_damaged_timing_file_is_rebuilt(run, content, capsys):
     (run / "timing.csv").unlink()
     if content is not None:
         (run / "timing.csv").write_bytes(content)
-    assert cli.run(["resume", str(run), "--steps", "140"]) == 0
+    assert cli.run(["resume", str(run), "--trust-env", "--steps", "140"]) == 0
     assert "timing.csv was damaged; its clocks go on from what is left" in said(capsys)
     header, *rows = (run / "timing.csv").read_text().splitlines()
     assert header == "step,wall_seconds,cpu_seconds"
@@ -89,7 +89,7 @@ def test_a_damaged_timing_file_is_rebuilt(run, content, capsys):
 def test_a_config_that_was_edited_is_refused(run, files_of, name, value, words, capsys):
     edit_config(run, **{name: value})
     before = files_of(run)
-    assert cli.run(["resume", str(run), "--steps", "160"]) == 2
+    assert cli.run(["resume", str(run), "--trust-env", "--steps", "160"]) == 2
     assert f"config.json was changed after the checkpoint at step 120 ({words}); set it back" in said(capsys)
     assert files_of(run) == before
 
@@ -148,7 +148,7 @@ def test_a_run_without_its_checkpoints_does_not_begin_again_over_its_results(run
     for path in (run / "checkpoints").iterdir():
         path.unlink()
     before = files_of(run)
-    assert cli.run(["resume", str(run)]) == 2
+    assert cli.run(["resume", str(run), "--trust-env"]) == 2
     assert "the checkpoints of" in (words := said(capsys))
     assert "implicitq evaluate" in words
     assert files_of(run) == before
@@ -196,14 +196,14 @@ def test_what_was_left_half_written_goes(run, finished_toy, files_of):
     for name in names:
         (run / f"{name}.part").write_bytes(b"half")
     (run / "replay" / "notes.safetensors").write_text("not ours")
-    implicitq.resume(run).close()
+    implicitq.resume(run, trust_env=True).close()
     assert files_of(run) == {**files_of(finished_toy), "replay/notes.safetensors": b"not ours"}
 
 
 def test_a_run_without_its_config_is_told_from_an_empty_folder(run, small_flags, files_of, capsys):
     (run / "config.json").unlink()
     before = files_of(run)
-    assert cli.run(["resume", str(run)]) == 2
+    assert cli.run(["resume", str(run), "--trust-env"]) == 2
     assert "is not a run folder: it has no config.json" in said(capsys)
     assert cli.run(["train", "miq", "--env", "toys:Toy-v0", *small_flags, "--out", str(run)]) == 2
     assert "holds a run that has lost its config.json; put it back, or choose another --out" in said(capsys)
@@ -212,6 +212,6 @@ def test_a_run_without_its_config_is_told_from_an_empty_folder(run, small_flags,
 
 def test_the_curve_of_a_run_that_died_at_its_very_end_is_drawn(run, finished_toy, capsys):
     (run / "curve.png").unlink()
-    assert cli.run(["resume", str(run)]) == 2
+    assert cli.run(["resume", str(run), "--trust-env"]) == 2
     assert "is finished at step 120" in said(capsys)
     assert (run / "curve.png").read_bytes() == (finished_toy / "curve.png").read_bytes()

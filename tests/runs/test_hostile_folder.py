@@ -49,7 +49,7 @@ def test_names_in_a_manifest_lead_nowhere_else(run, canary, kind, absolute, caps
     else:
         forge(run, lambda manifest: manifest["segments"][0].update(file=f"../{name}"))
     before = contents(canary), contents(run)
-    assert cli.run(["resume", str(run), "--steps", "160"]) == 2
+    assert cli.run(["resume", str(run), "--trust-env", "--steps", "160"]) == 2
     assert f"has {kind}s that no checkpoint has" in capsys.readouterr().err.replace("\n", " ")
     assert (contents(canary), contents(run)) == before
 
@@ -77,7 +77,7 @@ def test_links_are_refused(run, canary, name, capsys):
         place.rename(run.parent / "moved-away")
     place.symlink_to(canary / LINKS[name])
     before = contents(canary)
-    assert cli.run(["resume", str(run), "--steps", "160"]) == 2
+    assert cli.run(["resume", str(run), "--trust-env", "--steps", "160"]) == 2
     assert "is a symbolic link; a run folder has" in capsys.readouterr().err.replace("\n", " ")
     assert contents(canary) == before
 
@@ -88,7 +88,7 @@ def test_what_is_neither_a_file_nor_a_folder_is_refused(run, name, capsys):
     if (run / name).exists():
         (run / name).rename(run.parent / "moved-away")
     os.mkfifo(run / name)
-    assert cli.run(["resume", str(run), "--steps", "160"]) == 2
+    assert cli.run(["resume", str(run), "--trust-env", "--steps", "160"]) == 2
     assert "is not a plain file; a run folder has" in capsys.readouterr().err.replace("\n", " ")
 
 
@@ -111,14 +111,14 @@ def test_another_name_of_a_log_keeps_what_the_run_cuts_off(run, tmp_path):
         file.write(b"130,rows after the checkpoint\n")
     (tmp_path / "precious.csv").hardlink_to(run / "metrics.csv")
     content = (tmp_path / "precious.csv").read_bytes()
-    assert cli.run(["resume", str(run), "--steps", "140"]) == 0
+    assert cli.run(["resume", str(run), "--trust-env", "--steps", "140"]) == 0
     assert (tmp_path / "precious.csv").read_bytes() == content
     assert b"rows after" not in (run / "metrics.csv").read_bytes()
 
 
 def test_the_folder_itself_may_be_reached_through_a_link(run, tmp_path):
     (tmp_path / "shortcut").symlink_to(run)
-    assert cli.run(["resume", str(tmp_path / "shortcut"), "--steps", "140"]) == 0
+    assert cli.run(["resume", str(tmp_path / "shortcut"), "--trust-env", "--steps", "140"]) == 0
     assert (tmp_path / "shortcut").is_symlink()
 
 
@@ -169,7 +169,7 @@ def test_a_manifest_of_another_shape_is_refused(run, what):
 )
 def test_a_trainer_that_cannot_be_restored_is_refused_in_a_sentence(run, part, value, capsys):
     forge(run, lambda manifest: manifest["trainer"]["replay"].update({part: value}))
-    assert cli.run(["resume", str(run), "--steps", "160"]) == 2
+    assert cli.run(["resume", str(run), "--trust-env", "--steps", "160"]) == 2
     assert "no checkpoint of" in capsys.readouterr().err
 
 

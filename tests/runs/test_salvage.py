@@ -26,7 +26,7 @@ def test_without_salvage_the_run_is_refused_with_the_way_out(run, files_of):
     damage(run)
     before = files_of(run)
     with pytest.raises(InputError, match=r"no checkpoint of .* can be used: .*checksum is wrong; to go on .*--salvage"):
-        implicitq.resume(run)
+        implicitq.resume(run, trust_env=True)
     assert files_of(run) == before
 
 
@@ -36,7 +36,7 @@ def test_a_salvaged_run_says_what_is_lost_and_goes_on_to_its_end(run, tmp_path, 
     lost, whole = manifest["segments"][0]["until"][0], manifest["trainer"]["replay"]["written"][0]
     (tmp_path / "precious.txt").write_text("precious")
     damage(run)
-    assert cli.run(["resume", str(run), "--salvage", "--steps", "200"]) == 0
+    assert cli.run(["resume", str(run), "--trust-env", "--salvage", "--steps", "200"]) == 0
     told = " ".join(capsys.readouterr().err.split())
     assert f"{lost} of the {whole} rows of the replay at step 120 are lost ({OLDEST})" in told
     noted = json.loads((run / "salvaged.json").read_text())
@@ -44,14 +44,14 @@ def test_a_salvaged_run_says_what_is_lost_and_goes_on_to_its_end(run, tmp_path, 
     steps = [int(line.split(",")[0]) for line in (run / "evaluations.csv").read_text().splitlines()[1:]]
     assert steps == [40, 80, 120, 160, 200]
     assert not (run / "replay" / OLDEST).exists(), "no checkpoint needs it any more"
-    agent = implicitq.resume(run)
+    agent = implicitq.resume(run, trust_env=True)
     assert agent.step == 200, "its own checkpoints are whole"
     agent.close()
     assert (tmp_path / "precious.txt").read_text() == "precious"
 
 
 def test_a_run_that_needs_no_salvage_is_not_marked(run, finished_toy, files_of):
-    implicitq.resume(run, salvage=True).close()
+    implicitq.resume(run, salvage=True, trust_env=True).close()
     assert files_of(run) == files_of(finished_toy)
 
 
@@ -59,7 +59,7 @@ def test_an_older_checkpoint_that_is_whole_comes_before_salvage(run):
     newest = json.loads((run / "checkpoints" / "000000120.json").read_text())["segments"][-1]["file"]
     damage(run, newest)
     with pytest.warns(UserWarning, match="Going on from step 80 instead"):
-        implicitq.resume(run, salvage=True).close()
+        implicitq.resume(run, salvage=True, trust_env=True).close()
     assert not (run / "salvaged.json").exists()
 
 
@@ -67,7 +67,7 @@ def test_all_of_the_replay_may_be_lost(run):
     for path in (run / "replay").iterdir():
         path.unlink()
     with pytest.warns(UserWarning, match="rows of the replay at step 120 are lost"):
-        agent = implicitq.resume(run, salvage=True)
+        agent = implicitq.resume(run, salvage=True, trust_env=True)
     assert agent.learn(40).step == 160
     agent.close()
 
@@ -76,7 +76,7 @@ def test_networks_that_are_damaged_cannot_be_salvaged(run):
     for path in (run / "checkpoints").glob("*.safetensors"):
         path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(InputError, match=r"no checkpoint of .* can be used: .*checksum is wrong$"):
-        implicitq.resume(run, salvage=True)
+        implicitq.resume(run, salvage=True, trust_env=True)
 
 
 def small_replay(rows: int) -> Replay:
