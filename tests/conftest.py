@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
+import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +18,20 @@ pytest_plugins = ["sweep_fixtures"]
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Many tests compile the same tiny functions: keep them for the session.
-_compiled = tempfile.TemporaryDirectory(prefix="implicitq-tests-")
-atexit.register(_compiled.cleanup)
-jax.config.update("jax_compilation_cache_dir", _compiled.name)
+# Many tests compile the same tiny functions. The first process of a session makes a folder to keep them in, and the
+# workers of pytest-xdist inherit its name; other processes do not use it, so what they show holds for fresh ones.
+_COMPILED = "IMPLICITQ_TESTS_COMPILED"
+_is_first = _COMPILED not in os.environ
+if _is_first:
+    os.environ[_COMPILED] = tempfile.mkdtemp(prefix="implicitq-tests-")
+jax.config.update("jax_compilation_cache_dir", os.environ[_COMPILED])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def pytest_unconfigure() -> None:
+    if _is_first:
+        shutil.rmtree(os.environ.pop(_COMPILED), ignore_errors=True)
 
 
 @pytest.fixture
