@@ -137,6 +137,16 @@ STUDIES: dict[str, Study] = {
                 Variant("sac", _SHARED),
             ),
         ),
+        Study(
+            "target-update",
+            "IQ and M-IQ with lambda 0.05 and 0.005, with and without normalised observations",
+            tuple(
+                Variant(name, {"target_update": rate, "normalize_observations": normalize})
+                for name in ("iq", "miq")
+                for rate in (0.05, 0.005)
+                for normalize in (False, True)
+            ),
+        ),
         Study("adaptive", "miq-auto beside SAC and M-IQ", (Variant("miq-auto"), SAC, Variant("miq"))),
         Study("all", "every algorithm, with best parameters", tuple(map(Variant, configs.ALGORITHMS))),
     )
