@@ -140,11 +140,14 @@ STUDIES: dict[str, Study] = {
         Study(
             "target-update",
             "IQ and M-IQ with lambda 0.05 and 0.005, with and without normalised observations",
-            tuple(
-                Variant(name, {"target_update": rate, "normalize_observations": normalize})
-                for name in ("iq", "miq")
-                for rate in (0.05, 0.005)
-                for normalize in (False, True)
+            (
+                *(
+                    Variant(name, {"target_update": rate, "normalize_observations": normalize})
+                    for name in ("iq", "miq")
+                    for rate in (0.05, 0.005)
+                    for normalize in (False, True)
+                ),
+                SAC,
             ),
         ),
         Study("adaptive", "miq-auto beside SAC and M-IQ", (Variant("miq-auto"), SAC, Variant("miq"))),
