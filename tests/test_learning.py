@@ -107,7 +107,7 @@ def parking_settings(algorithm: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("algorithm", "kind"), parking_cases())
 def test_every_algorithm_parks_the_sledge(algorithm, kind):
-    """Over seeds and instruction sets (SSE4.2, AVX2) all end above 26, `miq-auto` with discrete actions above 21."""
+    """Five seeds, with SSE4.2 and with AVX2, all end above 26."""
     agent = implicitq.make(algorithm, partial(Parking, kind), seed=0, **parking_settings(algorithm))
     assert agent.evaluate(10).mean < 12
     agent.learn(5_000 if algorithm == "miq-auto" else 3_000)  # the one with averaged weights, which lag
@@ -120,7 +120,7 @@ def test_sac_swings_the_pendulum_up():
     agent = implicitq.make("sac", "Pendulum-v1", seed=0, **settings, eval_every=100_000)
     assert agent.evaluate(10).mean < -900
     agent.learn(5_000)
-    assert agent.evaluate(10).mean > -500  # over seeds and instruction sets all end above -260
+    assert agent.evaluate(10).mean > -500  # four seeds, with SSE4.2 and with AVX2, all end above -260
     agent.close()
 
 
