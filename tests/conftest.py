@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import jax
 import pytest
 
@@ -17,6 +18,8 @@ from toys import SMALL
 pytest_plugins = ["sweep_fixtures"]
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
+hypothesis.settings.register_profile("implicitq", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("implicitq")
 
 # Many tests compile the same tiny functions. The first process of a session makes a folder to keep them in, and the
 # workers of pytest-xdist inherit its name; other processes do not use it, so what they show holds for fresh ones.

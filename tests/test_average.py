@@ -8,8 +8,8 @@ import pytest
 import implicitq
 import toys
 from implicitq import algorithms, configs
-from implicitq.learner import load_actor
-from implicitq.types import InputError
+from implicitq.learner import Actor, Stored, load_actor
+from implicitq.types import InputError, Spec
 
 SMALL = {name: value for name, value in toys.SMALL.items() if name != "bins"} | {"min_replay": 20, "eval_every": 10_000}
 
@@ -20,6 +20,11 @@ def newest(agent: implicitq.Agent) -> np.ndarray:
 
 def shipped(agent: implicitq.Agent) -> np.ndarray:
     return np.concatenate([np.ravel(array) for array in agent._actor.arrays().values()])
+
+
+def actor_of(arrays: dict[str, np.ndarray], spec: Spec, config: configs.Config) -> Actor:
+    stored = {name: Stored(array.shape, str(array.dtype)) for name, array in arrays.items()}
+    return load_actor(algorithms.build(config, spec), spec, config, stored, lambda: arrays)
 
 
 def test_it_is_the_plain_mean_at_first_and_an_exponential_one_later():
@@ -49,7 +54,7 @@ def test_training_does_not_notice_it_and_every_answer_of_the_agent_uses_it(algor
     observation = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     assert not np.array_equal(plain.value(observation), averaged.value(observation))
     spec = plain._trainer.spec
-    plain._actor = load_actor(algorithms.build(plain.config, spec), spec, plain.config, averaged._actor.arrays())
+    plain._actor = actor_of(averaged._actor.arrays(), spec, plain.config)
     for deterministic in (False, True):
         actions, expected = (each.predict(observation, deterministic=deterministic)[0] for each in (averaged, plain))
         np.testing.assert_array_equal(actions, expected)
@@ -72,9 +77,8 @@ def test_a_policy_file_holds_nothing_else(tmp_path):
 def test_arrays_that_are_not_known_are_refused():
     agent = implicitq.make("iq", toys.Toy(), seed=0, **SMALL)
     spec, arrays = agent._trainer.spec, agent._actor.arrays() | {"average.x": np.zeros(1)}
-    algorithm = algorithms.build(agent.config, spec)
-    with pytest.raises(InputError, match=r"the saved state has average.x, which is not known here"):
-        load_actor(algorithm, spec, agent.config, arrays)
+    with pytest.raises(InputError, match=r"the saved state has 'average.x', which is not known here"):
+        actor_of(arrays, spec, agent.config)
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.5])

@@ -68,11 +68,10 @@ def test_a_constructor_that_raises_is_named_when_resuming_evaluating_and_filming
         with pytest.raises(InputError, match=f"the environment {UNMADE}"):
             attempt()
     implicitq.resume(tmp_path / "run", toys.Toy).close()  # nobody has kept the lock
-    agent = implicitq.make("iq", "toys:Toy-v0", **small)
-    agent.config = configs.resolve("iq", "toys:Unmakeable-v0", **small)
+    agent = implicitq.load(tmp_path / "run", toys.Toy)
+    agent._eval_maker = EnvironmentMaker("toys:Unmakeable-v0")
     with pytest.raises(InputError, match="toys:Unmakeable-v0 cannot be made"):
         video.record(agent, tmp_path / "film.gif")
-    agent.close()
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,12 @@ def edit(path: Path, old: str, new: str) -> None:
         ("evaluations.csv", "mean_return,", "", "evaluations.csv must have the columns algo, env, seed, step"),
         ("evaluations.csv", "algo,env", "env,algo", "evaluations.csv must have the columns algo, env, seed, step"),
         ("evaluations.csv", ",0,1000,", ",zero,1000,", "evaluations.csv has numbers that are none in line 2"),
-        ("evaluations.csv", ",0,2000,", ",0,1000,", "steps that do not ascend: iq on InvertedPendulum-v5, seed 0"),
+        (
+            "evaluations.csv",
+            ",0,2000,",
+            ",0,1000,",
+            "steps that do not ascend from 0 to at most 1,000,000,000,000,000: iq on InvertedPendulum-v5, seed 0",
+        ),
         ("evaluations.csv", ",nan\n", "\n", "evaluations.csv has 5 cells instead of 6 in line 2"),
         ("evaluations.csv", "\niq,", "\niqq,", "configs.json has no config of iqq on InvertedPendulum-v5, seed 0"),
         (

@@ -138,12 +138,15 @@ class OwnProcess:
         self._deadline = None if self._timeout is None else time.monotonic() + self._timeout
 
     def _ask_to_close(self) -> None:
-        texts = [f"{self._name} did not close within {_PATIENCE:g} seconds; its process was killed"]
-        with suppress(EOFError, OSError):
+        try:
             self._pipe.send(("close", ()))
             if self._pipe.poll(_PATIENCE):
                 texts = self._pipe.recv()
                 self._process.join(_PATIENCE)
+            else:
+                texts = [f"{self._name} did not close within {_PATIENCE:g} seconds; its process was killed"]
+        except (EOFError, OSError):  # it has ended already, as after an environment that could not be made
+            return
         for text in texts:
             warnings.warn(text, stacklevel=4)
 
