@@ -311,7 +311,7 @@ def test_environment_objects_have_to_be_given_again(small, tmp_path):
     agent = implicitq.make("miq", toys.Toy(), **small).learn(40, out=tmp_path / "run")
     agent.close()
     with pytest.raises(InputError, match=r"trained on an environment object; give it as resume\(directory, env=...\)"):
-        implicitq.resume(tmp_path / "run", trust_env=True)
+        implicitq.resume(tmp_path / "run")
     agent = implicitq.resume(tmp_path / "run", env=toys.Toy())
     assert agent.learn().step == 120
     agent.close()

@@ -124,7 +124,7 @@ class Breaks(Toy):
 
 
 class Fails(Toy):
-    """Fails in a way of your choice, in one of its calls; with `once`, never again when that file is there."""
+    """Fails in a way of your choice, in one of its calls; with `once`, only who makes that file."""
 
     def __init__(self, how: str, call: str = "step", at: int = 1, once: Path | None = None) -> None:
         super().__init__()
@@ -137,9 +137,10 @@ class Fails(Toy):
         if call != self.call or self.left != 0:
             return False
         if self.once is not None:
-            if self.once.exists():
+            try:
+                self.once.touch(exist_ok=False)
+            except FileExistsError:  # another process was first
                 return False
-            self.once.touch()
         match self.how:
             case "raise":
                 raise ZeroDivisionError("the floor gave way")

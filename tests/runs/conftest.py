@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 import implicitq
+from policies import FIXTURES
 from toys import SMALL
+
+
+@pytest.fixture(scope="session")
+def layout_1(tmp_path_factory) -> Path:
+    """Run folders and policy files of the first layout."""
+    directory = Path(shutil.copytree(FIXTURES, tmp_path_factory.mktemp("fixtures") / "layout-1"))
+    shutil.unpack_archive(directory / "runs.zip", directory)
+    return directory
 
 
 @pytest.fixture(scope="session")

@@ -159,12 +159,12 @@ def test_two_processes_cannot_write_one_run(finished):
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"is not a run folder: it has no config.json"):
-        implicitq.resume(tmp_path, trust_env=True)
+        implicitq.resume(tmp_path)
     with pytest.raises(InputError, match=r"is not a run folder: it has no config.json"):
-        implicitq.resume(tmp_path / "nothing", trust_env=True)
+        implicitq.resume(tmp_path / "nothing")
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match="cannot be read"):
-        implicitq.resume(tmp_path, trust_env=True)
+        implicitq.resume(tmp_path)
     (tmp_path / "config.json").write_text('{"layout": 2}')
     with pytest.raises(InputError, match="has run-folder layout 2; known here: up to 1"):
-        implicitq.resume(tmp_path, trust_env=True)
+        implicitq.resume(tmp_path)

@@ -18,8 +18,6 @@ from implicitq.commands import main as cli
 from implicitq.runs.folder import RunFolder
 from implicitq.runs.layout import read_run
 
-LAYOUT_1 = Path(__file__).parents[1] / "fixtures" / "layout-1"
-
 
 def said(capsys) -> str:
     return " ".join(capsys.readouterr().err.split())
@@ -100,8 +98,8 @@ def test_what_may_change_without_changing_the_results_may_be_edited(run):
 
 
 @pytest.mark.parametrize("name", ["iq-weights", "miq-auto", "sac"])
-def test_run_folders_of_earlier_versions_go_on(name, tmp_path):
-    directory = Path(shutil.copytree(LAYOUT_1 / name, tmp_path / "run"))
+def test_run_folders_of_earlier_versions_go_on(name, layout_1, tmp_path):
+    directory = Path(shutil.copytree(layout_1 / name, tmp_path / "run"))
     agent = implicitq.resume(directory, inexact=True)
     assert agent.step == 80
     assert agent.learn(20).step == 100
@@ -109,9 +107,9 @@ def test_run_folders_of_earlier_versions_go_on(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["iq-weights", "miq-auto", "sac", "mdqn.safetensors", "miq.safetensors"])
-def test_policies_of_earlier_versions_answer_as_they_did(name):
-    agent = implicitq.load(LAYOUT_1 / name)
-    known = json.loads((LAYOUT_1 / "answers.json").read_text())[name.removesuffix(".safetensors")]
+def test_policies_of_earlier_versions_answer_as_they_did(name, layout_1):
+    agent = implicitq.load(layout_1 / name)
+    known = json.loads((layout_1 / "answers.json").read_text())[name.removesuffix(".safetensors")]
     size = agent.observation_space.shape[0]
     observations = np.linspace(-0.5, 0.5, 2 * size).reshape(2, size).astype(np.float32)
     action = agent.predict(observations, deterministic=True)[0]

@@ -11,8 +11,6 @@ from implicitq.runs import layout
 from implicitq.runs.settings import ForeignConfig
 from implicitq.types import Evaluation, InputError
 
-LAYOUT_1 = Path(__file__).parents[1] / "fixtures/layout-1"
-
 
 def write_evaluations(folder: Path, text: str) -> None:
     (folder / layout.EVALUATIONS).write_text(text)
@@ -51,9 +49,9 @@ def test_checkpoints_are_counted_by_their_finished_files(tmp_path):
     assert layout.checkpoint_steps(tmp_path) == [80, 120]
 
 
-def test_a_committed_run_folder_is_read():
-    run = layout.read_run(LAYOUT_1 / "sac", "sac")
-    assert run.config == layout.read_config(LAYOUT_1 / "sac")
+def test_a_committed_run_folder_is_read(layout_1):
+    run = layout.read_run(layout_1 / "sac", "sac")
+    assert run.config == layout.read_config(layout_1 / "sac")
     assert run.finished
     assert layout.read_evaluations(run.folder)[-1].mean == run.means[-1]
 
