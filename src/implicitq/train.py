@@ -80,7 +80,7 @@ class Trainer:
         while self.step < until:
             self._collect()
             if self.step >= self.config.min_replay:
-                for _ in range(self.config.num_envs):
+                for _ in range(self.config.num_envs * self.config.updates_per_step):
                     self.learner.update(self.replay.sample(self.config.batch_size))
             if self._due(self.config.log_every) or self.step >= until:
                 yield Measured(self.step, self._take_metrics())

@@ -7,6 +7,7 @@ Shapes: B batch, O observation features, D action dimensions.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Protocol, Self
 
 import equinox as eqx
@@ -36,6 +37,14 @@ class Distribution(Protocol):
 
     def deterministic(self) -> jax.Array:
         """Agent coordinates of the action to take when not exploring: [B, D]."""
+        ...
+
+
+class FactoredDistribution(Distribution, Protocol):
+    """A distribution whose geometric means are in closed form, as ensembles need them."""
+
+    def pool(self, others: Sequence[Self]) -> tuple[Self, jax.Array]:
+        """pi_bar = prod_i pi_i^(1/M) / Z over this one and the others, and ln Z: [B]."""
         ...
 
 

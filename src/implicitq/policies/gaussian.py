@@ -46,6 +46,16 @@ class Gaussian(eqx.Module):
         """Exact differential entropy of every dimension, in nats: [B, D]."""
         return jnp.log(self.scale) + 0.5 * math.log(2 * math.pi * math.e)
 
+    def pool(self, others: Sequence[Gaussian]) -> tuple[Gaussian, jax.Array]:
+        """Precisions are averaged, and means with them as weights; ln Z from completing the square."""
+        mean = jnp.stack([self.mean, *(other.mean for other in others)])  # [M, B, D]
+        precision = jnp.stack([self.scale, *(other.scale for other in others)]) ** -2
+        common = jnp.mean(precision, axis=0)
+        centre = jnp.mean(precision * mean, axis=0) / common
+        spread = jnp.mean(precision * jnp.square(mean - centre[None]), axis=0)
+        log_z = 0.5 * (jnp.mean(jnp.log(precision), axis=0) - jnp.log(common) - spread)
+        return Gaussian(centre, common**-0.5), jnp.sum(log_z, axis=-1)
+
     def deterministic(self) -> jax.Array:
         """The mean, inside the bounds: [B, D]."""
         return jnp.clip(self.mean, -1.0, 1.0)

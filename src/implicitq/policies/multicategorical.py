@@ -52,6 +52,13 @@ class Multicategorical(eqx.Module):
         finite = jnp.where(jnp.isneginf(log_pi), 0.0, log_pi)  # 0 ln 0 = 0, and its gradient too
         return self.log_width - jnp.sum(jnp.exp(log_pi) * finite, axis=-1)
 
+    def pool(self, others: Sequence[Multicategorical]) -> tuple[Multicategorical, jax.Array]:
+        """The mean of ln pi_i, normalised: ln Z = sum_j ln sum_n exp mean_i ln pi_ij(n)."""
+        each = jnp.stack([jax.nn.log_softmax(distribution.logits) for distribution in (self, *others)])
+        mean = jnp.mean(each, axis=0)  # [B, D, N]
+        log_z = jnp.sum(jax.nn.logsumexp(mean, axis=-1), axis=-1)
+        return Multicategorical(mean, self.log_width, self.continuous), log_z
+
     def deterministic(self) -> jax.Array:
         """Expected bin centre (App. B.2) for continuous actions, the mode for discrete ones: [B, D]."""
         if self.continuous:
