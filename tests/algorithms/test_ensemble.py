@@ -15,7 +15,6 @@ import toys
 from implicitq.algorithms import ensemble, iq
 from implicitq.algorithms.implicit import log_policy
 from implicitq.configs import IQConfig, resolve
-from implicitq.policies.gaussian import Gaussian
 from implicitq.policies.multicategorical import Multicategorical
 from implicitq.types import InputError, Spec, Transition
 from probes import DISCOUNT, VALUES, Probe, State, one_hot
@@ -90,23 +89,6 @@ def test_members_that_agree_lose_nothing():
     same, log_z = one.pool([Multicategorical(logits + 7.0)])
     np.testing.assert_allclose(log_z, 0, atol=1e-5)
     np.testing.assert_allclose(same.probabilities(), one.probabilities(), rtol=1e-4)
-
-
-def test_the_geometric_mean_of_normal_distributions_is_one_of_them():
-    grid = np.linspace(-9, 9, 40_001)
-    means, scales = np.array([-0.4, 0.3, 0.5]), np.array([0.5, 0.2, 0.9])
-    each = [
-        Gaussian(jnp.full((1, 1), mean), jnp.full((1, 1), scale)) for mean, scale in zip(means, scales, strict=True)
-    ]
-    common, log_z = each[0].pool(each[1:])
-    densities = [
-        -0.5 * ((grid - m) / s) ** 2 - np.log(s * np.sqrt(2 * np.pi)) for m, s in zip(means, scales, strict=True)
-    ]
-    log_product = np.mean(densities, axis=0)
-    z = np.trapezoid(np.exp(log_product), grid)
-    assert float(log_z[0]) == pytest.approx(np.log(z), abs=1e-5)
-    found = common.log_prob(jnp.asarray(grid[:, None], jnp.float32))
-    np.testing.assert_allclose(np.exp(found), np.exp(log_product) / z, atol=1e-4)
 
 
 @pytest.mark.parametrize("batch_norm", [False, True], ids=["targets", "batch_norm"])

@@ -200,8 +200,7 @@ class ImplicitConfig(Config):
         bounded = self.munchausen_clip is None or not positive
         require(self, "munchausen_clip", bounded, "None where ln pi is not that of a probability, and may be positive")
         require(self, "adam_b1", 0 <= self.adam_b1 < 1, "a number in [0, 1)")
-        rate = self.temperature_learning_rate
-        require(self, "temperature_learning_rate", rate is None or 0 < rate < math.inf, "a positive number or None")
+        _require_temperature_rate(self)
 
     def _check_auto(self) -> None:
         require(self, "initial_temperature", 0 < self.initial_temperature < math.inf, "a positive number")
@@ -250,6 +249,7 @@ class SACConfig(Config):
 
     temperature: float | Literal["auto"] = "auto"  # Entropy weight; auto: learnt, from 1, to hold the entropy target.
     entropy_target: float | None = None  # For auto: entropy to hold, nats per action dimension; None: -1.
+    temperature_learning_rate: float | None = 3e-4  # For auto: step size of ln temperature; None: learning_rate.
     target_update: float = 0.005  # Polyak step of the target Q-networks, after every update.
 
     @property
@@ -262,6 +262,7 @@ class SACConfig(Config):
         require(self, "temperature", positive, "a positive number or 'auto'")
         finite = self.entropy_target is None or math.isfinite(self.entropy_target)
         require(self, "entropy_target", finite, "a finite number or None")
+        _require_temperature_rate(self)
 
 
 @dataclass(frozen=True)
@@ -283,6 +284,11 @@ class DQNConfig(Config):
         require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
         _require_clip(self)
         require(self, "epsilon", 0 <= self.epsilon <= 1, "a number in [0, 1]")
+
+
+def _require_temperature_rate(config: ImplicitConfig | SACConfig) -> None:
+    rate = config.temperature_learning_rate
+    require(config, "temperature_learning_rate", rate is None or 0 < rate < math.inf, "a positive number or None")
 
 
 def _require_clip(config: ImplicitConfig | DQNConfig) -> None:
