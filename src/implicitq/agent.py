@@ -165,7 +165,8 @@ class Agent:
             name = self.config.env
             if is_object(name):
                 raise InputError("the policy was trained on an environment object; give it as load(path, env=...)")
-            self._eval_maker = EnvironmentMaker(_from_file(name, "the policy", self._trust_env))
+            source = _from_file(name, "the policy", self._trust_env)
+            self._eval_maker = EnvironmentMaker(source, action_bound=self.config.action_bound)
         return self._eval_maker.of_copies()
 
     def policy_function(self) -> tuple[Callable[[Any], Any], int]:
@@ -236,7 +237,7 @@ def load(path: str | Path, env: EnvironmentSource | None = None, *, trust_env: b
     """
     path = Path(path)
     found = policy_file.read(path / POLICY if path.is_dir() else path)
-    maker = EnvironmentMaker(env) if env is not None else None
+    maker = EnvironmentMaker(env, action_bound=found.config.action_bound) if env is not None else None
     agent = Agent(
         found.config, found.observation_space, found.action_space, found.actor, maker, found.step, trust_env=trust_env
     )
@@ -285,7 +286,8 @@ def resume(
 def _agent(
     config: Config, maker: EnvironmentMaker, eval_env: EnvironmentSource | None, run: RunFolder | None = None
 ) -> Agent:
-    eval_maker = maker if eval_env is None else EnvironmentMaker(eval_env)
+    maker = maker.with_action_bound(config.action_bound)
+    eval_maker = maker if eval_env is None else EnvironmentMaker(eval_env, action_bound=config.action_bound)
     trainer = Trainer(config, maker, eval_maker)
     envs = trainer.envs
     return Agent(

@@ -78,12 +78,12 @@ def _with_version(task: str) -> str:
     return adroit.current_id(task)
 
 
-def action_kind(task: str) -> ActionKind:
+def action_kind(task: str, action_bound: float | None = None) -> ActionKind:
     """The kind of a task's action space; an unknown task is refused."""
     from implicitq.envs.making import EnvironmentMaker
     from implicitq.envs.spaces import spec_of
 
-    env = EnvironmentMaker(task)()
+    env = EnvironmentMaker(task, action_bound=action_bound)()
     try:
         return spec_of(env.observation_space, env.action_space).action_kind
     finally:
