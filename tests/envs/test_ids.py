@@ -82,7 +82,11 @@ def test_the_working_folder_is_no_place_to_look_for_ids_from_files(here, small_f
         ("no_such_module:Task-v0", None, "'no_such_module:Task-v0' names the module 'no_such_module', but there is no"),
         ("toys.inner:Task-v0", None, "there is no module 'toys.inner'; it must be installed, or on PYTHONPATH, or in"),
         ("half:Task-v0", "import not_installed_here", "'half:Task-v0' needs the package not_installed_here, which is"),
-        ("half:Task-v0", "1 / 0", r"half:Task-v0 cannot be made: ZeroDivisionError: division by zero \(half.py, line 1"),
+        (
+            "half:Task-v0",
+            "1 / 0",
+            r"half:Task-v0 cannot be made: ZeroDivisionError: division by zero \(half.py, ",
+        ),
         ("half:Task-v0", "def", r"half:Task-v0 cannot be made: SyntaxError: .*\(half.py, line 1\)$"),
         ("toys:Tow-v0", None, r"unknown environment 'toys:Tow-v0'; did you mean 'Toy-v0'\?"),
     ],

@@ -176,7 +176,9 @@ def _import_module(name: str, module: str) -> None:
                 f"{brief(name)} names the module {brief(module)}, but there is no module {brief(absent)}; it must be "
                 "installed, or on PYTHONPATH, or in the folder where the command is given"
             ) from None
-        raise InputError(f"the module {brief(module)} of {brief(name)} needs the package {absent}, which is missing")
+        raise InputError(
+            f"the module {brief(module)} of {brief(name)} needs the package {absent}, which is missing"
+        ) from None
 
 
 def _log_mujoco_warnings() -> None:
