@@ -76,9 +76,13 @@ class Gives(toys.Toy):
 )
 def test_what_is_wrong_with_an_environments_masks_is_said(in_reset, in_step, sentence):
     adapter = Adapter(Gives(in_reset, in_step))
-    with pytest.raises(InputError, match=sentence):
+
+    def begin() -> None:
         adapter.reset(0)
         adapter.step(0)
+
+    with pytest.raises(InputError, match=sentence):
+        begin()
 
 
 def test_environments_side_by_side_give_masks_or_none_of_them_does(small):
