@@ -11,7 +11,7 @@ from implicitq.envs import spaces
 from implicitq.envs.adapter import Adapter
 from implicitq.envs.making import EnvironmentMaker
 from implicitq.envs.vector import EVALUATION, episode_seed
-from implicitq.types import Array, Evaluation, InputError, Spec
+from implicitq.types import Evaluation, InputError, Spec
 
 LONGEST_EPISODE = 100_000  # steps; an environment without an end would hang the run
 
@@ -41,18 +41,23 @@ class Evaluator:
         self.action_space = self._envs[0].action_space
         self.spec: Spec = self._envs[0].spec
 
-    def run(self, act: Callable[[Array], Any], step: int) -> Evaluation:
-        """`act` maps observations [E, O] to coordinates [E, D]; `step` is recorded and picks the seeds."""
+    def run(self, act: Callable[..., Any], step: int) -> Evaluation:
+        """`act` maps observations [E, O] to coordinates [E, D]; `step` is recorded and picks the seeds.
+
+        Where the environments give action masks, it is called with these besides: [E, D, N].
+        """
         seeds = [episode_seed(self._seed, EVALUATION, index, step) for index in range(len(self._envs))]
-        observations = np.stack([env.reset(seed) for env, seed in zip(self._envs, seeds, strict=True)])
+        first, first_masks = zip(*(env.reset(seed) for env, seed in zip(self._envs, seeds, strict=True)), strict=True)
+        observations, masks = np.stack(first), list(first_masks)
         returns, lengths = np.zeros(len(self._envs)), np.zeros(len(self._envs), int)
         running = list(range(len(self._envs)))
         while running:
             # Finished episodes stay in the batch, so that it keeps its shape and nothing is compiled again.
-            actions = spaces.to_environment(self.action_space, np.asarray(act(observations)))
+            allowed = () if masks[0] is None else (np.stack(masks),)
+            actions = spaces.to_environment(self.action_space, np.asarray(act(observations, *allowed)))
             still = []
             for index in running:
-                observation, reward, terminated, truncated = self._envs[index].step(actions[index])
+                observation, reward, terminated, truncated, masks[index] = self._envs[index].step(actions[index])
                 observations[index] = observation
                 returns[index] += reward
                 lengths[index] += 1

@@ -40,32 +40,35 @@ class ActorState(NamedTuple):
 
 
 class Actor:
-    """Networks that act: what they do in a state, and what they hold of it. Observations are [B, O]."""
+    """Networks that act: what they do in a state, and what they hold of it. Observations are [B, O].
+
+    A last argument, where given, is the mask of the actions that the states allow: [B, D, N].
+    """
 
     def __init__(self, compiled: _Compiled, leaves: Callable[[], list[jax.Array]], names: list[str]) -> None:
         """`leaves` gives the arrays of an `ActorState` as they are at the moment."""
         self._compiled, self._leaves, self._names = compiled, leaves, names
 
-    def sample(self, observation: Array, step: int) -> tuple[jax.Array, jax.Array]:
+    def sample(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
         """An action of the policy as it is stored, and its coordinates; the random numbers are those of the step."""
-        return self._compiled.sample(self._leaves(), observation, np.uint32(step))
+        return self._compiled.sample(self._leaves(), observation, np.uint32(step), *mask)
 
-    def uniform(self, observation: Array, step: int) -> tuple[jax.Array, jax.Array]:
+    def uniform(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
         """A uniformly random action as it is stored, and its coordinates."""
-        return self._compiled.uniform(self._leaves(), observation, np.uint32(step))
+        return self._compiled.uniform(self._leaves(), observation, np.uint32(step), *mask)
 
-    def deterministic(self, observation: Array | jax.Array) -> jax.Array:
+    def deterministic(self, observation: Array | jax.Array, *mask: Array) -> jax.Array:
         """Coordinates of the action to take when not exploring: [B, D]."""
-        return self._compiled.deterministic(self._leaves(), observation)
+        return self._compiled.deterministic(self._leaves(), observation, *mask)
 
-    def value(self, observation: Array) -> jax.Array:
-        return self._compiled.value(self._leaves(), observation)
+    def value(self, observation: Array, *mask: Array) -> jax.Array:
+        return self._compiled.value(self._leaves(), observation, *mask)
 
-    def log_prob(self, observation: Array, coordinates: Array) -> jax.Array:
-        return self._compiled.log_prob(self._leaves(), observation, coordinates)
+    def log_prob(self, observation: Array, coordinates: Array, *mask: Array) -> jax.Array:
+        return self._compiled.log_prob(self._leaves(), observation, coordinates, *mask)
 
-    def q_value(self, observation: Array, coordinates: Array) -> jax.Array:
-        return self._compiled.q_value(self._leaves(), observation, coordinates)
+    def q_value(self, observation: Array, coordinates: Array, *mask: Array) -> jax.Array:
+        return self._compiled.q_value(self._leaves(), observation, coordinates, *mask)
 
     def arrays(self) -> dict[str, Array]:
         """All arrays by name: what a policy file holds."""
@@ -116,14 +119,20 @@ class _Compiled:
             networks, normalizer = jax.tree.unflatten(structure, leaves)
             return networks, observation if normalizer is None else normalizer(observation)
 
-        def sample(leaves: list[jax.Array], observation: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-            return algorithm.sample(*unpack(leaves, observation), jax.random.fold_in(key, step))
+        def sample(
+            leaves: list[jax.Array], observation: jax.Array, step: jax.Array, *mask: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
+            return algorithm.sample(*unpack(leaves, observation), jax.random.fold_in(key, step), *mask)
 
-        def uniform(leaves: list[jax.Array], observation: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def uniform(
+            leaves: list[jax.Array], observation: jax.Array, step: jax.Array, *mask: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
             networks, _ = unpack(leaves, observation)
             shape = (observation.shape[0], spec.action_dimensions)
             now = jax.random.fold_in(key, step)
-            if spec.categories is None:
+            if mask:
+                coordinates = jax.random.categorical(now, jnp.where(mask[0], 0.0, -jnp.inf))
+            elif spec.categories is None:
                 coordinates = jax.random.uniform(now, shape, minval=-1.0, maxval=1.0)
             else:
                 coordinates = jax.random.randint(now, shape, 0, jnp.array(spec.categories)[None])
@@ -131,10 +140,10 @@ class _Compiled:
 
         self.sample = _jit(sample)
         self.uniform = _jit(uniform)
-        self.deterministic = _jit(lambda leaves, s: algorithm.deterministic(*unpack(leaves, s)))
-        self.value = _jit(lambda leaves, s: algorithm.value(*unpack(leaves, s)))
-        self.log_prob = _jit(lambda leaves, s, a: algorithm.log_prob(*unpack(leaves, s), a))
-        self.q_value = _jit(lambda leaves, s, a: algorithm.q_value(*unpack(leaves, s), a))
+        self.deterministic = _jit(lambda leaves, s, *mask: algorithm.deterministic(*unpack(leaves, s), *mask))
+        self.value = _jit(lambda leaves, s, *mask: algorithm.value(*unpack(leaves, s), *mask))
+        self.log_prob = _jit(lambda leaves, s, a, *mask: algorithm.log_prob(*unpack(leaves, s), a, *mask))
+        self.q_value = _jit(lambda leaves, s, a, *mask: algorithm.q_value(*unpack(leaves, s), a, *mask))
 
 
 class Learner:

@@ -30,7 +30,7 @@ from implicitq.algorithms.implicit import (
 )
 from implicitq.configs import IQConfig
 from implicitq.networks import MLP
-from implicitq.policies import Distribution, FactoredDistribution, NetworkPolicy, Policy
+from implicitq.policies import Distribution, FactoredDistribution, NetworkPolicy, Policy, restricted
 from implicitq.types import Spec, Transition
 
 
@@ -39,6 +39,11 @@ class Answer(NamedTuple):
 
     distribution: FactoredDistribution
     value: jax.Array  # [B]
+
+    def allowing(self, mask: jax.Array | None) -> Answer:
+        """The same over the allowed actions. Z is a sum over these alone, so V_bar(s') needs the mask of s'."""
+        distribution: Any = restricted(self.distribution, mask)
+        return self._replace(distribution=distribution)
 
 
 class Member(eqx.Module):
@@ -80,13 +85,17 @@ class Ensemble(NamedTuple):
         return policy
 
     def act(self, observation: jax.Array, temperature: jax.Array | float) -> Distribution:
-        return self._pool(observation, temperature)[0]
+        return self._pool(observation, temperature, None)[0]
 
-    def soft_value(self, observation: jax.Array, temperature: jax.Array | float) -> jax.Array:
-        return self._pool(observation, temperature)[1]
+    def soft_value(
+        self, observation: jax.Array, temperature: jax.Array | float, mask: jax.Array | None = None
+    ) -> jax.Array:
+        return self._pool(observation, temperature, mask)[1]
 
-    def _pool(self, observation: jax.Array, temperature: jax.Array | float) -> tuple[Distribution, jax.Array]:
-        return pool([member(observation, temperature) for member in self.members], temperature)
+    def _pool(
+        self, observation: jax.Array, temperature: jax.Array | float, mask: jax.Array | None
+    ) -> tuple[Distribution, jax.Array]:
+        return pool([member(observation, temperature).allowing(mask) for member in self.members], temperature)
 
 
 def pool(answers: Sequence[Answer], temperature: jax.Array | float) -> tuple[Distribution, jax.Array]:
@@ -107,23 +116,26 @@ def loss(
     temperature = weights.temperature
     trained = [member.train(batch.observation, batch.next_observation, temperature) for member in online.members]
     answers, answers_there, members = (list(each) for each in zip(*trained, strict=True))
+    answers = [answer.allowing(batch.mask) for answer in answers]
+    answers_there = [answer.allowing(batch.next_mask) for answer in answers_there]
     common, value = pool(answers, temperature)
 
     if target is None:
         before, next_value = common, pool(answers_there, temperature)[1]
     else:
-        before = target.act(batch.observation, temperature)
-        next_value = target.soft_value(batch.next_observation, temperature)
-    log_before = log_policy(before, batch.action, online.policy, config)
+        before = restricted(target.act(batch.observation, temperature), batch.mask)
+        next_value = target.soft_value(batch.next_observation, temperature, batch.next_mask)
+    log_before = log_policy(before, batch.action, online.policy, config, batch.mask)
     bonus = equations.munchausen_bonus(log_before, weights.alpha, temperature, config.munchausen_clip)
     goal = equations.target(batch.reward, bonus, batch.discount, next_value)
     act = online.act if target is None else target.act
     goal = goal + later_terms(act, act if config.has_kl else None, online.policy, batch, weights, config)
 
-    log_pi = [log_policy(answer.distribution, batch.action, online.policy, config) for answer in answers]
+    log_pi = [log_policy(answer.distribution, batch.action, online.policy, config, batch.mask) for answer in answers]
     q = [equations.implicit_q(each, a.value, temperature) for each, a in zip(log_pi, answers, strict=True)]
     error = equations.squared_loss(jnp.stack(q), jax.lax.stop_gradient(goal)[None])  # [M, B]
-    _, metrics = predict(common, value, log_policy(common, batch.action, online.policy, config), weights, key)
+    log_common = log_policy(common, batch.action, online.policy, config, batch.mask)
+    _, metrics = predict(common, value, log_common, weights, key)
     metrics["disagreement"] = jnp.mean(jnp.stack([answer.value for answer in answers])) - metrics["value"]
     return LossResult(error, metrics, online._replace(members=tuple(members)))
 

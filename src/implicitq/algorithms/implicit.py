@@ -20,7 +20,7 @@ from implicitq import equations, policies
 from implicitq.algorithms.base import Metrics
 from implicitq.configs import ImplicitConfig, Weights
 from implicitq.networks import StateValue
-from implicitq.policies import Distribution, Policy
+from implicitq.policies import Distribution, Policy, restricted
 from implicitq.types import PyTree, Spec, Transition
 from implicitq.validation import require
 
@@ -36,8 +36,10 @@ class Networks(NamedTuple):
         """pi(.|s): [B, O]."""
         return self.policy(observation, temperature)
 
-    def soft_value(self, observation: jax.Array, temperature: jax.Array | float) -> jax.Array:
-        """V(s): [B, O] -> [B]."""
+    def soft_value(
+        self, observation: jax.Array, temperature: jax.Array | float, mask: jax.Array | None = None
+    ) -> jax.Array:
+        """V(s): [B, O] -> [B]. It has learnt what the state allows, so it needs no mask of it."""
         return self.value(observation)
 
 
@@ -79,15 +81,21 @@ def weights_of(log_temperature: jax.Array | None, config: ImplicitConfig) -> Wei
     return Weights(temperature, config.alpha)
 
 
-def log_policy(distribution: Distribution, action: jax.Array, policy: Policy, config: ImplicitConfig) -> jax.Array:
-    """ln pi(a|s) as Q-values hold it: [B, D] -> [B].
+def log_policy(
+    distribution: Distribution,
+    action: jax.Array,
+    policy: Policy,
+    config: ImplicitConfig,
+    mask: jax.Array | None = None,
+) -> jax.Array:
+    """ln pi(a|s) as Q-values hold it: [B, D] -> [B]. The distribution is one over what the mask allows.
 
     Centred, it is ln pi + H, with the wanted entropy H: zero on average where the policy is as random as wanted. Then
     this earns nothing, and a long life is not worth more than a short one for its entropy alone.
     """
     log_pi = distribution.log_prob(action)
     if config.log_policy == "centred":
-        log_pi = log_pi + entropy_goal(policy, config) * action.shape[-1]
+        log_pi = log_pi + entropy_goal(policy, config, mask) * action.shape[-1]
     return log_pi
 
 
@@ -127,23 +135,40 @@ def later_terms(
         steps = batch.later_steps
         observation = steps.observation.reshape(-1, steps.observation.shape[-1])  # [B (n - 1), O]
         action = steps.action.reshape(-1, steps.action.shape[-1])
-        terms = -weights.temperature * log_policy(act(observation, weights.temperature), action, policy, config)
+        mask = None if steps.mask is None else steps.mask.reshape(-1, *steps.mask.shape[2:])
+        now = restricted(act(observation, weights.temperature), mask)
+        terms = -weights.temperature * log_policy(now, action, policy, config, mask)
         if target_act is not None:
-            log_pi = log_policy(target_act(observation, weights.temperature), action, policy, config)
+            before = restricted(target_act(observation, weights.temperature), mask)
+            log_pi = log_policy(before, action, policy, config, mask)
             terms += equations.munchausen_bonus(log_pi, weights.alpha, weights.temperature, config.munchausen_clip)
         return jnp.sum(steps.weight * terms.reshape(steps.weight.shape), axis=1)
     if config.n_step_target == "soft" and config.log_policy != "centred" and batch.later_weight is not None:
-        entropy = entropy_goal(policy, config) * batch.action.shape[-1]
+        entropy = mean_entropy_goal(policy, config, batch.mask) * batch.action.shape[-1]
         return (1 - weights.alpha) * weights.temperature * entropy * batch.later_weight
     return 0.0
 
 
-def entropy_goal(policy: Policy, config: ImplicitConfig) -> float:
-    """Nats per action dimension that a learnt temperature holds."""
-    return policy.entropy_goal if config.entropy_target is None else config.entropy_target
+def entropy_goal(policy: Policy, config: ImplicitConfig, mask: jax.Array | None) -> Any:
+    """Nats per action dimension that a learnt temperature holds.
+
+    With action masks, by default, it is in every state the same share of what uniform actions have, which is ln of the
+    number that is allowed: [B].
+    """
+    if config.entropy_target is not None:
+        return config.entropy_target
+    if mask is None or policy.most_entropy == 0:
+        return policy.entropy_goal
+    return policy.entropy_goal / policy.most_entropy * jnp.mean(jnp.log(jnp.sum(mask, axis=-1)), axis=-1)
 
 
-def temperature_loss(log_temperature: jax.Array, entropy: jax.Array, entropy_target: float) -> jax.Array:
+def mean_entropy_goal(policy: Policy, config: ImplicitConfig, mask: jax.Array | None) -> Any:
+    """`entropy_goal` on average over the states of the mask."""
+    goal = entropy_goal(policy, config, mask)
+    return jnp.mean(goal) if isinstance(goal, jax.Array) else goal
+
+
+def temperature_loss(log_temperature: jax.Array, entropy: jax.Array, entropy_target: jax.Array | float) -> jax.Array:
     """ln T (entropy - target): T rises where the policy is less random than wanted, and falls where it is more."""
     return log_temperature * jax.lax.stop_gradient(entropy - entropy_target)
 
@@ -195,27 +220,34 @@ class ImplicitAlgorithm:
     def actor(self, state: ImplicitState) -> Networks:
         return state.online
 
-    def sample(self, actor: Networks, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return self._stored(actor.policy, actor.act(observation, self._temperature(actor)).sample(key))
+    def sample(
+        self, actor: Networks, observation: jax.Array, key: jax.Array, mask: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        return self._stored(actor.policy, self._distribution(actor, observation, mask).sample(key))
 
     def encode(self, actor: Networks, coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
         return self._stored(actor.policy, actor.policy.encode(coordinates))
 
-    def deterministic(self, actor: Networks, observation: jax.Array) -> jax.Array:
-        return actor.act(observation, self._temperature(actor)).deterministic()
+    def deterministic(self, actor: Networks, observation: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+        return self._distribution(actor, observation, mask).deterministic()
 
-    def value(self, actor: Networks, observation: jax.Array) -> jax.Array:
-        return actor.soft_value(observation, self._temperature(actor))
+    def value(self, actor: Networks, observation: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+        return actor.soft_value(observation, self._temperature(actor), mask)
 
-    def log_prob(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
-        return actor.act(observation, self._temperature(actor)).log_prob(actor.policy.encode(coordinates))
+    def log_prob(
+        self, actor: Networks, observation: jax.Array, coordinates: jax.Array, mask: jax.Array | None = None
+    ) -> jax.Array:
+        return self._distribution(actor, observation, mask).log_prob(actor.policy.encode(coordinates))
 
-    def q_value(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
+    def q_value(
+        self, actor: Networks, observation: jax.Array, coordinates: jax.Array, mask: jax.Array | None = None
+    ) -> jax.Array:
         """Eq. 1. With alpha > 0, Q - V is the soft advantage divided by (1 - alpha)."""
         temperature = self._temperature(actor)
         action = actor.policy.encode(coordinates)
-        log_pi = log_policy(actor.act(observation, temperature), action, actor.policy, self.config)
-        return equations.implicit_q(log_pi, actor.soft_value(observation, temperature), temperature)
+        distribution = self._distribution(actor, observation, mask)
+        log_pi = log_policy(distribution, action, actor.policy, self.config, mask)
+        return equations.implicit_q(log_pi, actor.soft_value(observation, temperature, mask), temperature)
 
     def _objective(
         self, online: Networks, target: Targets, batch: Transition[jax.Array], key: jax.Array
@@ -225,7 +257,7 @@ class ImplicitAlgorithm:
         metrics = {"loss": error, **metrics}
         if online.log_temperature is None:
             return error, (metrics, noted)
-        goal = entropy_goal(online.policy, self.config)
+        goal = mean_entropy_goal(online.policy, self.config, batch.mask)
         apart = temperature_loss(online.log_temperature, metrics["entropy_per_dimension"], goal)
         return error + apart, (metrics | {"temperature": jnp.exp(online.log_temperature)}, noted)
 
@@ -242,6 +274,9 @@ class ImplicitAlgorithm:
 
     def _stored(self, policy: Policy, action: jax.Array) -> tuple[jax.Array, jax.Array]:
         return action.astype(policy.action_dtype), policy.decode(action)
+
+    def _distribution(self, actor: Networks, observation: jax.Array, mask: jax.Array | None) -> Distribution:
+        return restricted(actor.act(observation, self._temperature(actor)), mask)
 
     def _temperature(self, actor: Networks) -> jax.Array | float:
         return weights_of(actor.log_temperature, self.config).temperature

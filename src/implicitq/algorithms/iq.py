@@ -24,6 +24,7 @@ from implicitq.algorithms.implicit import (
     weights_of,
 )
 from implicitq.configs import IQConfig
+from implicitq.policies import restricted
 from implicitq.types import Spec, Transition
 
 
@@ -34,11 +35,15 @@ def loss(
 
     No gradient flows into the target. Without target networks, pi_target and V_target are the online ones. In n-step
     returns all that follows the first step is part of the target, so its policy is the target policy.
+
+    Where some actions are forbidden, pi is over the others, in states where an action was taken; V needs no mask of s',
+    since it is learnt where s' is the state that is acted in.
     """
     weights = weights_of(online.log_temperature, config)
     distribution, policy = online.policy.train(batch.observation, weights.temperature)
+    distribution = restricted(distribution, batch.mask)
     here, there, value = online.value.train(batch.observation, batch.next_observation)
-    log_pi = log_policy(distribution, batch.action, policy, config)
+    log_pi = log_policy(distribution, batch.action, policy, config, batch.mask)
     q, metrics = predict(distribution, here, log_pi, weights, key)
 
     if target.value is None:
@@ -48,7 +53,7 @@ def loss(
         next_value = target.value(batch.next_observation)
     bonus = 0.0
     if before is not None:
-        log_before = log_policy(before, batch.action, policy, config)
+        log_before = log_policy(restricted(before, batch.mask), batch.action, policy, config, batch.mask)
         bonus = equations.munchausen_bonus(log_before, weights.alpha, weights.temperature, config.munchausen_clip)
     goal = equations.target(batch.reward, bonus, batch.discount, next_value)
     goal = goal + later_terms(target.policy or policy, target.policy, policy, batch, weights, config)

@@ -16,6 +16,7 @@ from implicitq.algorithms.implicit import (
     weights_of,
 )
 from implicitq.configs import PCLConfig
+from implicitq.policies import restricted
 from implicitq.types import Spec, Transition
 
 
@@ -28,15 +29,15 @@ def loss(
     return. Where s' is random this is biased: the squared residual also holds the variance of gamma V(s').
     """
     weights = weights_of(online.log_temperature, config)
-    distribution = online.policy(batch.observation, weights.temperature)
+    distribution = restricted(online.policy(batch.observation, weights.temperature), batch.mask)
     here, there = online.value(batch.observation), online.value(batch.next_observation)
-    log_pi = log_policy(distribution, batch.action, online.policy, config)
+    log_pi = log_policy(distribution, batch.action, online.policy, config, batch.mask)
     q, metrics = predict(distribution, here, log_pi, weights, key)
 
     bonus = 0.0
     if target.policy is not None:
-        before = target.policy(batch.observation, weights.temperature)
-        log_before = log_policy(before, batch.action, online.policy, config)
+        before = restricted(target.policy(batch.observation, weights.temperature), batch.mask)
+        log_before = log_policy(before, batch.action, online.policy, config, batch.mask)
         bonus = equations.munchausen_bonus(log_before, weights.alpha, weights.temperature, config.munchausen_clip)
     goal = equations.target(batch.reward, bonus, batch.discount, there)
     goal = goal + later_terms(online.policy, target.policy, online.policy, batch, weights, config)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from rich.table import Table
 
 from implicitq.commands.display import console, table
-from implicitq.commands.parsing import EnvironmentName, EpisodeSeed, PolicySource, TrustFile, parse
+from implicitq.commands.parsing import EnvironmentName, EpisodeSeed, PolicySource, TrustFile, find_modules_here, parse
 from implicitq.types import Evaluation
 
 
@@ -26,6 +26,7 @@ class Options:
 
 def run(arguments: list[str]) -> int:
     options = parse(Options, "evaluate", arguments)
+    find_modules_here(options.env)
 
     from implicitq.agent import load
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from implicitq.commands.display import console
-from implicitq.commands.parsing import EnvironmentName, Folder, TrustFile, default, parse
+from implicitq.commands.parsing import EnvironmentName, Folder, TrustFile, default, find_modules_here, parse
 from implicitq.commands.train import learn
 from implicitq.types import InputError
 
@@ -25,6 +25,7 @@ class Options:
 
 def run(arguments: list[str]) -> int:
     options = parse(Options, "resume", arguments)
+    find_modules_here(options.env)
 
     from implicitq.agent import resume
 

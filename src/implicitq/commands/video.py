@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Annotated
 
 from implicitq.commands.display import console
-from implicitq.commands.parsing import EnvironmentName, EpisodeSeed, PolicySource, TrustFile, beside, default, parse
+from implicitq.commands.parsing import (
+    EnvironmentName,
+    EpisodeSeed,
+    PolicySource,
+    TrustFile,
+    beside,
+    default,
+    find_modules_here,
+    parse,
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +33,7 @@ class Options:
 
 def run(arguments: list[str]) -> int:
     options = parse(Options, "video", arguments)
+    find_modules_here(options.env)
 
     from implicitq.agent import load
     from implicitq.video import record

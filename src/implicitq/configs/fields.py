@@ -33,6 +33,7 @@ class Config:
     actor_average: float | None = None  # Evaluate and save a running mean of weights, with this share of the new ones.
     normalize_observations: bool = False  # Bring every feature to mean 0 and variance 1; saved with the policy.
     updates_per_step: int = 1  # Updates after every environment step.
+    action_bound: float | None = None  # Box actions without bounds are taken from -bound to bound; None: refused.
     num_envs: int = 1  # Environments stepped side by side; updates per environment step stay the same.
     vectorization: Literal["sync", "async"] = "sync"  # sync: all in this process; async: one process per environment.
     on_env_error: Literal["stop", "restart"] = "stop"  # restart: a training environment that fails is made anew.
@@ -67,6 +68,8 @@ class Config:
         require(self, "actor_average", average is None or 0 < average <= 1, "a number in (0, 1] or None")
         good = len(self.hidden) <= 64 and all(units >= 1 for units in self.hidden)
         require(self, "hidden", good, "at most 64 positive layer sizes")
+        bound = self.action_bound
+        require(self, "action_bound", bound is None or 0 < bound < 1e30, "a positive number up to 1e30 or None")
         timeout = self.env_timeout
         require(self, "env_timeout", timeout is None or 0 < timeout < math.inf, "a positive number of seconds or None")
         if timeout is not None and self.vectorization != "async":

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 import equinox as eqx
 import jax
 import numpy as np
 
 from implicitq.networks import MLP
+from implicitq.types import InputError
 
 
 class Distribution(Protocol):
@@ -46,6 +47,26 @@ class FactoredDistribution(Distribution, Protocol):
     def pool(self, others: Sequence[Self]) -> tuple[Self, jax.Array]:
         """pi_bar = prod_i pi_i^(1/M) / Z over this one and the others, and ln Z: [B]."""
         ...
+
+
+@runtime_checkable
+class Maskable(Protocol):
+    """A distribution over choices, some of which can be forbidden."""
+
+    def allowing(self, mask: jax.Array) -> Distribution:
+        """The same with probability 0 for what `mask` [B, D, N] forbids, and the rest in proportion."""
+        ...
+
+
+def restricted(distribution: Distribution, mask: jax.Array | None) -> Distribution:
+    """pi(.|s) over the allowed actions; None allows all."""
+    if mask is None:
+        return distribution
+    if not isinstance(distribution, Maskable):
+        raise InputError(
+            f"the environment gives action masks, but policies that are {type(distribution).__name__} know none"
+        )
+    return distribution.allowing(mask)
 
 
 class Policy(Protocol):

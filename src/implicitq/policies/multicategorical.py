@@ -8,6 +8,7 @@ Actions are stored as category numbers. A `Box` dimension is cut into N equal bi
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -30,7 +31,7 @@ def bin_centres(bins: int) -> Array:
 class Multicategorical(eqx.Module):
     """Independent categorical distributions, one per action dimension."""
 
-    logits: jax.Array  # [B, D, N]; -inf where a dimension has fewer categories
+    logits: jax.Array  # [B, D, N]; -inf where a dimension has fewer categories, or an action is forbidden
     log_width: float = eqx.field(static=True, default=0.0)  # ln of a bin's width, for a density; 0 for probabilities
     continuous: bool = eqx.field(static=True, default=False)  # the categories are bins of [-1, 1]
 
@@ -39,6 +40,9 @@ class Multicategorical(eqx.Module):
         chosen = action[..., None] == jnp.arange(self.logits.shape[-1])[None, None]  # [B, D, N]
         picked = jnp.sum(self.logits, axis=-1, where=chosen)
         return jnp.sum(picked - jax.nn.logsumexp(self.logits, axis=-1) - self.log_width, axis=-1)
+
+    def allowing(self, mask: jax.Array) -> Multicategorical:
+        return dataclasses.replace(self, logits=jnp.where(mask, self.logits, -jnp.inf))
 
     def sample(self, key: jax.Array) -> jax.Array:
         return jax.random.categorical(key, self.logits)  # [B, D]

@@ -180,7 +180,7 @@ def expand(study: Study, suite: Suite, seeds: int, steps: int | None = None) -> 
     chosen: list[tuple[str, str, PlannedRun]] = []  # the line, what the run itself is called, the run
     left_out: list[str] = []
     for task in suite.tasks:
-        kind = action_kind(task)
+        kind = action_kind(task, suite.settings_on(task).get("action_bound"))
         for variant in study.variants:
             if suite.algorithms is not None and variant.algorithm not in suite.algorithms:
                 continue
