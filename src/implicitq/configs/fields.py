@@ -94,12 +94,14 @@ class PolicyEntry:
     actions: tuple[ActionKind, ...] = ("Box", "Discrete", "MultiDiscrete")
     density: bool = False  # ln pi is the logarithm of a density, which has no upper bound
     factored: bool = False  # its distributions have `pool`, for ensembles
+    scales: bool = True  # it has the scaled form, softmax(F / temperature)
 
 
 POLICIES: dict[str, PolicyEntry] = {
     "multicategorical": PolicyEntry("implicitq.policies.multicategorical", factored=True),
     "gaussian": PolicyEntry("implicitq.policies.gaussian", ("Box",), density=True, factored=True),
     "autoregressive": PolicyEntry("implicitq.policies.autoregressive"),
+    "flow": PolicyEntry("implicitq.policies.flow", ("Box",), density=True, scales=False),
 }
 
 
@@ -159,7 +161,7 @@ class ImplicitConfig(Config):
     entropy_target: float | None = None  # For auto: entropy to hold, nats per action dimension. None: 0.3 ln n, or -1.
     initial_temperature: float = 0.1  # For auto: the first temperature.
     max_temperature: float | None = 10.0  # For auto: the highest temperature, in units of reward; None: no bound.
-    policy: str = "multicategorical"  # Class of policies: multicategorical, autoregressive, gaussian (Box only).
+    policy: str = "multicategorical"  # multicategorical, autoregressive; Box only: gaussian, flow.
     bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
     softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature), for auto.
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
@@ -189,6 +191,8 @@ class ImplicitConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "policy", self.policy in POLICIES, " or ".join(map(repr, POLICIES)))
+        scales = self.softmax == "plain" or POLICIES[self.policy].scales
+        require(self, "softmax", scales, f"'plain' with policy {self.policy!r}")
         for name in ("kl", "entropy"):
             weight = getattr(self, name)
             require(self, name, weight is None or 0 <= weight < math.inf, "a number of at least 0, or None")
