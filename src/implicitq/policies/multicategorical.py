@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from implicitq.configs import ImplicitConfig
-from implicitq.networks import MLP
+from implicitq.networks import Network, network_for
 from implicitq.policies.base import NetworkPolicy
 from implicitq.types import Array, Spec
 
@@ -86,7 +86,7 @@ def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> Multicategorica
 class MulticategoricalPolicy(NetworkPolicy):
     """A shared core with one head per action dimension."""
 
-    network: MLP
+    network: Network
     categories: tuple[int, ...] = eqx.field(static=True)
     continuous: bool = eqx.field(static=True)
     scaled: bool = eqx.field(static=True)
@@ -108,7 +108,7 @@ class MulticategoricalPolicy(NetworkPolicy):
         self.scaled = scaled
         self.density = density and spec.continuous
         outputs = len(self.categories) * max(self.categories)
-        self.network = MLP((spec.observation_size, *hidden, outputs), key, batch_norm)
+        self.network = network_for(spec, hidden, outputs, key, batch_norm)
 
     def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> Multicategorical:
         """softmax(F), or softmax(F / temperature) in the scaled form of Sec. 3.3, where F is in units of reward."""
