@@ -149,6 +149,42 @@ def room_mask(room: Room, several: bool = False) -> np.ndarray:
     return np.array([*first, True, room is not Room.OPEN] if several else first)
 
 
+class PixelProbe(gym.Env):
+    """Where is the bright square? One step, with reward 1 for the right answer: its value is 1 in every state.
+
+    Discrete: in which quarter. Box: how far to the right, with a square of the error taken off.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+
+    def __init__(self, kind: str = "Discrete", channels_first: bool = False, size: int = 16) -> None:
+        self._size, self._first = size, channels_first
+        shape = (1, size, size) if channels_first else (size, size, 1)
+        self.observation_space = gym.spaces.Box(0, 255, shape, np.uint8)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32) if kind == "Box" else gym.spaces.Discrete(4)
+        self._quarter = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        picture = self.np_random.integers(100, size=(self._size, self._size), dtype=np.uint8)
+        below, right = self.np_random.integers(2, size=2)
+        half = self._size // 2
+        row, column = self.np_random.integers(half - 2, size=2) + half * np.array([below, right])
+        picture[row : row + 3, column : column + 3] = 255
+        self._quarter = int(2 * below + right)
+        return self._seen(picture), {}
+
+    def step(self, action: Any):
+        if isinstance(self.action_space, gym.spaces.Discrete):
+            reward = float(action == self._quarter)
+        else:
+            reward = 1 - 4 * (float(action[0]) - (0.5 if self._quarter % 2 else -0.5)) ** 2
+        return self._seen(np.zeros((self._size, self._size), np.uint8)), reward, True, False, {}
+
+    def _seen(self, picture: np.ndarray) -> np.ndarray:
+        return picture[None] if self._first else picture[..., None]
+
+
 def one_hot(*states: State) -> np.ndarray:
     """Observation of one state, or of several as a batch."""
     rows = np.eye(len(State), dtype=np.float32)[list(states)]

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from implicitq.networks import MLP, BatchNorm, StateValue
+from implicitq.types import Spec
 
 
 def test_an_mlp_is_affine_layers_with_relu_in_between():
@@ -30,7 +31,7 @@ def test_weights_start_uniform_within_the_fan_in_limit_and_biases_at_zero():
 
 
 def test_a_state_value_gives_one_number_per_observation():
-    assert StateValue(3, (8,), jax.random.key(0))(np.zeros((5, 3), np.float32)).shape == (5,)
+    assert StateValue(Spec(3, 1, None), (8,), jax.random.key(0))(np.zeros((5, 3), np.float32)).shape == (5,)
 
 
 def test_batch_normalisation_by_the_statistics_of_both_batches_matches_hand_computed_numbers():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from implicitq.envs import spaces
 from implicitq.envs.adapter import Adapter
-from implicitq.envs.making import EnvironmentMaker
+from implicitq.envs.making import EnvironmentMaker, private_statistics
 from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.types import Evaluation, InputError, Spec
 
@@ -37,6 +38,9 @@ class Evaluator:
         except BaseException:
             self.close()
             raise
+        statistics = private_statistics(self._envs[0].env)
+        if statistics is not None:
+            warnings.warn(statistics, stacklevel=2)
         self.observation_space = self._envs[0].observation_space
         self.action_space = self._envs[0].action_space
         self.spec: Spec = self._envs[0].spec

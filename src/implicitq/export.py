@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces as gym_spaces
 
 from implicitq.agent import Agent
+from implicitq.envs.spaces import image_of
 from implicitq.runs.atomic_files import write_atomically
 from implicitq.types import InputError
 
@@ -17,7 +18,8 @@ from implicitq.types import InputError
 def export_onnx(agent: Agent, path: Path) -> None:
     """Write a model with one input, `observation` (float32 [batch, features], flattened), and one output, `action`.
 
-    Normalisation of observations and the bounds of the action space are part of the model.
+    Of an image the features are its bytes, from 0 to 255. Normalisation of observations and the bounds of the action
+    space are part of the model; action masks are not.
     """
     try:
         from jax2onnx import to_onnx  # pyright: ignore[reportMissingImports]
@@ -27,9 +29,10 @@ def export_onnx(agent: Agent, path: Path) -> None:
         ) from None
     space = agent.action_space
     act, size = agent.policy_function()
+    is_image = image_of(agent.observation_space) is not None
 
     def model(observation):  # [B, O]
-        coordinates = act(observation)  # [B, D]
+        coordinates = act(observation.astype(jnp.uint8) if is_image else observation)  # [B, D]
         if isinstance(space, gym_spaces.Box):
             low, high = (jnp.asarray(bound.reshape(1, -1), jnp.float32) for bound in (space.low, space.high))
             return low + (jnp.clip(coordinates, -1.0, 1.0) + 1.0) * 0.5 * (high - low)

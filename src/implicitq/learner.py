@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from implicitq import equations, memory
+from implicitq import equations, memory, networks
 from implicitq.algorithms import Algorithm
 from implicitq.configs import Config
 from implicitq.normalization import Normalizer
@@ -105,7 +105,8 @@ def least_parameters(config: Config, spec: Spec) -> int:
 
     In whole numbers of any size, to be asked before networks are made from a config or spaces that nobody checked.
     """
-    sizes = (spec.observation_size, *config.hidden, 1)
+    inputs = spec.observation_size if spec.image is None else networks.torso_features(spec.image)
+    sizes = (inputs, *config.hidden, 1)
     return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(sizes))
 
 
@@ -117,6 +118,7 @@ class _Compiled:
 
         def unpack(leaves: list[jax.Array], observation: jax.Array) -> tuple[PyTree, jax.Array]:
             networks, normalizer = jax.tree.unflatten(structure, leaves)
+            observation = _numbers(observation)
             return networks, observation if normalizer is None else normalizer(observation)
 
         def sample(
@@ -222,7 +224,7 @@ class Learner:
 
     def _update(self, leaves: list[jax.Array], batch: Transition[jax.Array]) -> list[jax.Array]:
         state: LearnerState = jax.tree.unflatten(self._structure, leaves)
-        normalizer = state.normalizer
+        batch, normalizer = batch.map_observations(_numbers), state.normalizer
         if normalizer is not None:
             normalizer = normalizer.seen(batch.observation)
             batch = batch.map_observations(normalizer)
@@ -248,7 +250,13 @@ def _jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 
 def _normalizer(spec: Spec, config: Config) -> Normalizer | None:
-    return Normalizer.start(spec.observation_size) if config.normalize_observations else None
+    """None for images: most of their pixels hardly ever change, and would be blown up."""
+    return Normalizer.start(spec.observation_size) if config.normalize_observations and not spec.pixels else None
+
+
+def _numbers(observation: jax.Array) -> jax.Array:
+    """Bytes of images as numbers from 0 to 1; all others as they are."""
+    return observation.astype(jnp.float32) / 255 if observation.dtype == jnp.uint8 else observation
 
 
 def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transition[Array]:

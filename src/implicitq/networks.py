@@ -1,4 +1,4 @@
-"""Fully connected networks."""
+"""Networks: fully connected ones, and convolutions before them for images."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+
+from implicitq.types import Image, Spec
 
 _MOMENTUM = 0.99  # of the running statistics, per update
 _SMALL_VARIANCE = 1e-3  # added to variances, so that constant features do no harm
@@ -102,14 +104,117 @@ class MLP(eqx.Module):
         outputs = inputs @ self.weights[number] + self.biases[number][None]
         return outputs if number == len(self.weights) - 1 else jax.nn.relu(outputs)
 
+    @property
+    def outputs(self) -> int:
+        return self.biases[-1].size
+
+
+class Torso(eqx.Module):
+    """Convolutions over an image, each followed by ReLU. Weights start as those of `MLP`."""
+
+    kernels: tuple[jax.Array, ...]  # [size, size, inputs, outputs] each
+    biases: tuple[jax.Array, ...]
+    image: Image = eqx.field(static=True)
+
+    def __init__(self, image: Image, key: jax.Array) -> None:
+        self.image = image
+        layers, _ = _convolutions(image)
+        shapes, channels = [], image.channels
+        for outputs, size, _ in layers:
+            shapes.append((size, size, channels, outputs))
+            channels = outputs
+        self.kernels = tuple(
+            jax.random.uniform(k, shape, minval=-1.0, maxval=1.0) * math.sqrt(3 / math.prod(shape[:3]))
+            for k, shape in zip(jax.random.split(key, len(shapes)), shapes, strict=True)
+        )
+        self.biases = tuple(jnp.zeros(shape[3]) for shape in shapes)
+
+    def __call__(self, observation: jax.Array) -> jax.Array:
+        """[B, O] -> [B, features]."""
+        height, width, channels, channels_first = self.image
+        shape = (channels, height, width) if channels_first else (height, width, channels)
+        hidden = observation.reshape(-1, *shape)
+        if channels_first:
+            hidden = jnp.moveaxis(hidden, 1, -1)
+        layers, padding = _convolutions(self.image)
+        for (_, _, stride), kernel, bias in zip(layers, self.kernels, self.biases, strict=True):
+            hidden = jax.lax.conv_general_dilated(
+                hidden, kernel, (stride, stride), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+            hidden = jax.nn.relu(hidden + bias[None, None, None])
+        return hidden.reshape(observation.shape[0], torso_features(self.image))
+
+
+def torso_features(image: Image) -> int:
+    """Outputs of a `Torso`."""
+    layers, padding = _convolutions(image)
+    height, width = image.height, image.width
+    for _, size, stride in layers:
+        lost = size - 1 if padding == "VALID" else 0
+        height, width = -(-(height - lost) // stride), -(-(width - lost) // stride)
+    return height * width * layers[-1][0]
+
+
+def _convolutions(image: Image) -> tuple[tuple[tuple[int, int, int], ...], str]:
+    """Channels, size and stride of every layer, and the padding.
+
+    Those of Mnih et al. 2015 ("Human-level control through deep reinforcement learning") need 36 pixels either way;
+    smaller images have smaller ones.
+    """
+    least = min(image.height, image.width)
+    if least >= 36:
+        return ((32, 8, 4), (64, 4, 2), (64, 3, 1)), "VALID"
+    return (((32, 3, 2), (64, 3, 2)) if least >= 16 else ((16, 3, 1), (32, 3, 2))), "SAME"
+
+
+class ConvolutionalNetwork(eqx.Module):
+    """A torso and, on its features, a fully connected network. Batch normalisation is that of the latter."""
+
+    torso: Torso
+    head: MLP
+
+    def __init__(
+        self, image: Image, hidden: Sequence[int], outputs: int, key: jax.Array, batch_norm: bool = False
+    ) -> None:
+        torso_key, head_key = jax.random.split(key)
+        self.torso = Torso(image, torso_key)
+        self.head = MLP((torso_features(image), *hidden, outputs), head_key, batch_norm)
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        return self.head(self.torso(inputs))
+
+    def train(self, inputs: jax.Array, beside: jax.Array) -> tuple[jax.Array, jax.Array, ConvolutionalNetwork]:
+        """As `MLP.train`."""
+        features = jax.lax.stop_gradient(self.torso(beside)) if beside.shape[0] else jnp.zeros((0, self._features))
+        here, there, head = self.head.train(self.torso(inputs), features)
+        return here, there, eqx.tree_at(lambda network: network.head, self, head)
+
+    @property
+    def outputs(self) -> int:
+        return self.head.outputs
+
+    @property
+    def _features(self) -> int:
+        return torso_features(self.torso.image)
+
+
+Network = MLP | ConvolutionalNetwork
+
+
+def network_for(spec: Spec, hidden: Sequence[int], outputs: int, key: jax.Array, batch_norm: bool = False) -> Network:
+    """From observations to so many numbers: [B, O] -> [B, outputs]."""
+    if spec.image is None:
+        return MLP((spec.observation_size, *hidden, outputs), key, batch_norm)
+    return ConvolutionalNetwork(spec.image, hidden, outputs, key, batch_norm)
+
 
 class StateValue(eqx.Module):
     """V(s)."""
 
-    network: MLP
+    network: Network
 
-    def __init__(self, observation_size: int, hidden: Sequence[int], key: jax.Array, batch_norm: bool = False) -> None:
-        self.network = MLP((observation_size, *hidden, 1), key, batch_norm)
+    def __init__(self, spec: Spec, hidden: Sequence[int], key: jax.Array, batch_norm: bool = False) -> None:
+        self.network = network_for(spec, hidden, 1, key, batch_norm)
 
     def __call__(self, observation: jax.Array) -> jax.Array:
         """[B, O] -> [B]."""
@@ -122,16 +227,20 @@ class StateValue(eqx.Module):
 
 
 class ActionValue(eqx.Module):
-    """Q(s, a) of continuous actions."""
+    """Q(s, a) of continuous actions, which join the features of an image behind its torso."""
 
     network: MLP
+    torso: Torso | None
 
-    def __init__(self, observation_size: int, action_dimensions: int, hidden: Sequence[int], key: jax.Array) -> None:
-        self.network = MLP((observation_size + action_dimensions, *hidden, 1), key)
+    def __init__(self, spec: Spec, hidden: Sequence[int], key: jax.Array) -> None:
+        self.torso = None if spec.image is None else Torso(spec.image, jax.random.fold_in(key, 1))
+        features = spec.observation_size if spec.image is None else torso_features(spec.image)
+        self.network = MLP((features + spec.action_dimensions, *hidden, 1), key)
 
     def __call__(self, observation: jax.Array, action: jax.Array) -> jax.Array:
         """[B, O], [B, D] -> [B]."""
-        return self.network(jnp.concatenate([observation, action], axis=-1))[:, 0]
+        features = observation if self.torso is None else self.torso(observation)
+        return self.network(jnp.concatenate([features, action], axis=-1))[:, 0]
 
 
 class TwinActionValue(eqx.Module):
@@ -140,10 +249,10 @@ class TwinActionValue(eqx.Module):
     first: ActionValue
     second: ActionValue
 
-    def __init__(self, observation_size: int, action_dimensions: int, hidden: Sequence[int], key: jax.Array) -> None:
+    def __init__(self, spec: Spec, hidden: Sequence[int], key: jax.Array) -> None:
         first_key, second_key = jax.random.split(key)
-        self.first = ActionValue(observation_size, action_dimensions, hidden, first_key)
-        self.second = ActionValue(observation_size, action_dimensions, hidden, second_key)
+        self.first = ActionValue(spec, hidden, first_key)
+        self.second = ActionValue(spec, hidden, second_key)
 
     def __call__(self, observation: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
         return self.first(observation, action), self.second(observation, action)

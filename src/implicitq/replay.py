@@ -17,6 +17,8 @@ import numpy as np
 
 from implicitq.types import Array, InputError, LaterSteps, Transition
 
+_FLOAT = np.dtype(np.float32)
+
 _OPEN = 0  # newest observation of a ring, or a row never written
 _STEP = 1  # an action was taken here and the episode went on, or was cut by a time limit
 _TERMINAL_STEP = 2  # an action was taken here and the episode terminated
@@ -37,11 +39,12 @@ class Replay:
         n_step: int = 1,
         later_steps: bool = False,
         mask_shape: tuple[int, int] | None = None,
+        observation_dtype: np.dtype = _FLOAT,
     ) -> None:
         """Samples are n-step returns; `later_steps`: with the observations and actions of steps 1 to n - 1."""
         self._capacity = rows // num_envs  # C
         total = self._capacity * num_envs
-        self._observations = np.zeros((total, observation_size), np.float32)
+        self._observations = np.zeros((total, observation_size), observation_dtype)
         self._actions = np.zeros((total, action_dimensions), action_dtype)
         self._rewards = np.zeros(total, np.float32)
         self._flags = np.zeros(total, np.uint8)
@@ -58,10 +61,11 @@ class Replay:
         action_dimensions: int,
         action_dtype: np.dtype,
         mask_shape: tuple[int, int] | None = None,
+        observation_dtype: np.dtype = _FLOAT,
     ) -> int:
         """Memory of one row: observation, action, reward, flag, and the action mask if there is one."""
         mask = 0 if mask_shape is None else _mask_bytes(mask_shape)
-        return 4 * observation_size + action_dtype.itemsize * action_dimensions + 4 + 1 + mask
+        return observation_dtype.itemsize * observation_size + action_dtype.itemsize * action_dimensions + 4 + 1 + mask
 
     @property
     def nbytes(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 
 from implicitq import algorithms, memory
 from implicitq.configs import Config
+from implicitq.envs import spaces
 from implicitq.envs.making import EnvironmentFailed, EnvironmentMaker
 from implicitq.envs.vector import Step, TrainingEnvironments
 from implicitq.evaluate import Evaluator
@@ -36,8 +37,8 @@ class Trainer:
         self.envs = TrainingEnvironments(
             maker, config.num_envs, config.vectorization, config.seed, config.on_env_error, config.env_timeout
         )
-        self.spec = self.envs.spec
         try:
+            self.spec = spaces.for_torso(self.envs.spec, config.torso)
             algorithm = algorithms.build(config, self.spec)
             self.learner = Learner(algorithm, self.spec, config)
             self._refuse_replay_beyond_memory()
@@ -55,6 +56,7 @@ class Trainer:
             n_step=config.n_step,
             later_steps=algorithm.needs_later_steps,
             mask_shape=self.spec.mask_shape,
+            observation_dtype=self.spec.observation_dtype,
         )
         self.step = 0
         self.episodes = 0
@@ -69,7 +71,10 @@ class Trainer:
 
     def _refuse_replay_beyond_memory(self, masks: tuple[int, int] | None = None) -> None:
         rows, spec = self.config.replay_size, self.spec
-        row = Replay.row_bytes(spec.observation_size, spec.action_dimensions, self.learner.action_dtype, masks)
+        action_dtype = self.learner.action_dtype
+        row = Replay.row_bytes(
+            spec.observation_size, spec.action_dimensions, action_dtype, masks, spec.observation_dtype
+        )
         memory.refuse_excess(f"replay_size {rows:,}", row * rows, row * min(rows, self.config.steps))
 
     def run(self, until: int) -> Iterator[Event]:

@@ -63,6 +63,15 @@ class Transition(NamedTuple, Generic[A]):
         )
 
 
+class Image(NamedTuple):
+    """How the pixels lie in an observation, which is flat."""
+
+    height: int
+    width: int
+    channels: int
+    channels_first: bool
+
+
 @dataclass(frozen=True)
 class Spec:
     """What an algorithm has to know of its task."""
@@ -70,6 +79,13 @@ class Spec:
     observation_size: int  # O
     action_dimensions: int  # D
     categories: tuple[int, ...] | None  # sizes of discrete action dimensions; None: continuous, each in [-1, 1]
+    image: Image | None = None  # what convolutions look at; None: networks without convolutions
+    pixels: bool = False  # observations are bytes from 0 to 255, which the networks see divided by 255
+
+    @property
+    def observation_dtype(self) -> np.dtype:
+        """Type of observations up to the networks, which see float32."""
+        return np.dtype(np.uint8 if self.pixels else np.float32)
 
     @property
     def continuous(self) -> bool:

@@ -46,7 +46,7 @@ def numpy_minimum(critics, observation, action):
 def parts():
     keys = jax.random.split(jax.random.key(0), 3)
     policy = TanhGaussianPolicy(SPEC, (), keys[0])
-    return policy, TwinActionValue(3, 2, (), keys[1]), TwinActionValue(3, 2, (), keys[2])
+    return policy, TwinActionValue(SPEC, (), keys[1]), TwinActionValue(SPEC, (), keys[2])
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -16,6 +16,7 @@ from implicitq.commands.main import run
 from implicitq.envs import masks
 from implicitq.envs.adapter import Adapter
 from implicitq.envs.making import EnvironmentMaker
+from implicitq.sweeps import random_scores
 from implicitq.train import Trainer
 from implicitq.types import InputError
 
@@ -227,3 +228,13 @@ def legal_share(folder: Path) -> float:
         legal.append(info["action_mask"][action])
         observation, _, _, _, info = env.step(action)
     return float(np.mean(legal))
+
+
+def test_random_scores_are_those_of_allowed_actions():
+    assert random_scores.measure("toys:MaskedToy-v0", episodes=5)["episodes"] == 5  # a forbidden one would raise
+    space = toys.MethodToy.action_space
+    space.seed(0)
+    drawn = {tuple(masks.sample(space, {}, lambda: [0, 1, 0, 1, 0, 1, 0])) for _ in range(50)}
+    assert drawn == {(1, 0), (3, 0)}
+    grid = gym.spaces.MultiDiscrete([[2, 2], [2, 2]])
+    assert masks.sample(grid, {"action_mask": [0, 1] * 4}, None).tolist() == [[1, 1], [1, 1]]

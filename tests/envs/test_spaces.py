@@ -86,13 +86,58 @@ def test_observations_that_miss_a_named_part_are_refused(observation):
         spaces.flatten_any(NESTED, observation)
 
 
+IMAGE = gs.Box(0, 255, (8, 8, 3), np.uint8)
+
+
 @pytest.mark.parametrize(
-    "space", [gs.Box(0, 255, (8, 8, 3), np.uint8), gs.Box(0, 255, (8, 8), np.uint8), gs.Box(0, 1, (8, 8, 1))]
+    "space",
+    [
+        *(gs.Dict(camera=IMAGE), gs.Tuple([gs.Discrete(2), IMAGE])),
+        *(gs.Box(0, 255, (8, 8), np.uint8), gs.Box(0, 1, (8, 8, 1)), gs.Box(0, 255, (4, 8, 8, 3), np.uint8)),
+    ],
 )
-def test_images_are_refused_also_inside_other_spaces(space):
-    for whole in (space, gs.Dict(camera=space), gs.Tuple([gs.Discrete(2), space])):
-        with pytest.raises(InputError, match="look like images, which are not supported"):
-            spaces.spec_of(whole, BOX)
+def test_images_of_other_kinds_are_refused_and_those_accepted_are_named(space):
+    sentence = "look like images; accepted as such are whole observations of type uint8 with three dimensions"
+    with pytest.raises(InputError, match=sentence):
+        spaces.spec_of(space, BOX)
+
+
+@pytest.mark.parametrize(
+    ("shape", "image"),
+    [
+        ((20, 30, 3), (20, 30, 3, False)),
+        ((3, 20, 30), (20, 30, 3, True)),
+        ((4, 84, 84), (84, 84, 4, True)),
+        ((8, 8, 8), (8, 8, 8, False)),
+    ],
+)
+def test_the_channels_of_an_image_are_found_at_either_end(shape, image):
+    space = gs.Box(0, 255, shape, np.uint8)
+    spec = spaces.spec_of(space, BOX)
+    assert (spec.image, spec.observation_dtype, spec.observation_size) == (image, np.uint8, np.prod(shape))
+    again = space_data.rebuild(json.loads(json.dumps(space_data.describe(space))))
+    assert again == space
+    assert len(json.dumps(space_data.describe(space))) < 100
+
+
+def test_a_torso_of_convolutions_needs_an_image():
+    features, image = spaces.spec_of(gs.Discrete(4), BOX), spaces.spec_of(IMAGE, BOX)
+    with pytest.raises(InputError, match=r"torso 'cnn' is for images, .* these are 4 features, for which it must be"):
+        spaces.for_torso(features, "cnn")
+    assert spaces.for_torso(image, "cnn") == spaces.for_torso(image, "auto") == image
+    assert spaces.for_torso(image, "mlp").image is None
+    assert spaces.for_torso(features, "auto") == features
+
+
+def test_images_of_another_type_and_a_file_that_describes_too_large_a_one_are_refused():
+    assert spaces.flatten_any(IMAGE, np.zeros((2, 8, 8, 3), np.uint8))[0].dtype == np.uint8
+    with pytest.raises(InputError, match="images are of type uint8, got float32"):
+        spaces.flatten_any(IMAGE, np.zeros((8, 8, 3), np.float32))
+    data = {**space_data.describe(IMAGE), "shape": [10**5, 10**5, 3]}
+    with pytest.raises(InputError, match="an image has 30,000,000,000 bytes, more than the"):
+        space_data.rebuild(data)
+    with pytest.raises(InputError, match="a space cannot be made of"):
+        space_data.rebuild({**space_data.describe(IMAGE), "high": "256"})
 
 
 def test_other_observation_spaces_are_refused():

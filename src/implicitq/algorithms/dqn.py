@@ -19,13 +19,13 @@ import optax
 from implicitq import equations
 from implicitq.algorithms.base import Metrics
 from implicitq.configs import DQNConfig
-from implicitq.networks import MLP
+from implicitq.networks import Network, network_for
 from implicitq.types import PyTree, Spec, Transition
 
 
 class DQNState(NamedTuple):
-    online: MLP  # s -> Q(s, .)
-    target: MLP
+    online: Network  # s -> Q(s, .)
+    target: Network
     optimizer: optax.OptState
 
 
@@ -55,7 +55,9 @@ def munchausen_loss(
     return equations.squared_loss(chosen(q, batch.action), jax.lax.stop_gradient(goal))
 
 
-def loss(online: MLP, target: MLP, batch: Transition[jax.Array], config: DQNConfig) -> tuple[jax.Array, Metrics]:
+def loss(
+    online: Network, target: Network, batch: Transition[jax.Array], config: DQNConfig
+) -> tuple[jax.Array, Metrics]:
     """`munchausen_loss` of the two networks."""
     q = online(batch.observation)
     error = munchausen_loss(q, target(batch.observation), target(batch.next_observation), batch, config)
@@ -82,7 +84,7 @@ class DQN:
         return self.spec.categories[0]
 
     def init(self, key: jax.Array) -> DQNState:
-        online: PyTree = MLP((self.spec.observation_size, *self.config.hidden, self._actions), key)
+        online: PyTree = network_for(self.spec, self.config.hidden, self._actions, key)
         return DQNState(online, jax.tree.map(jnp.copy, online), self._optimizer().init(online))
 
     def update(self, state: DQNState, batch: Transition[jax.Array], key: jax.Array) -> tuple[DQNState, Metrics]:
@@ -92,36 +94,36 @@ class DQN:
         online = eqx.apply_updates(state.online, step)
         return DQNState(online, equations.polyak(state.target, online, self.config.target_update), optimizer), metrics
 
-    def actor(self, state: DQNState) -> MLP:
+    def actor(self, state: DQNState) -> Network:
         return state.online
 
     def sample(
-        self, actor: MLP, observation: jax.Array, key: jax.Array, mask: jax.Array | None = None
+        self, actor: Network, observation: jax.Array, key: jax.Array, mask: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
         return self.encode(actor, jax.random.categorical(key, self._log_policy(actor, observation, mask))[:, None])
 
-    def encode(self, actor: MLP, coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def encode(self, actor: Network, coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
         return coordinates.astype(np.min_scalar_type(self._actions - 1)), coordinates
 
-    def deterministic(self, actor: MLP, observation: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    def deterministic(self, actor: Network, observation: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         return jnp.argmax(restricted(actor(observation), mask), axis=1)[:, None]
 
-    def value(self, actor: MLP, observation: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+    def value(self, actor: Network, observation: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """The soft maximum of Q(s, .)."""
         return equations.soft_maximum(restricted(actor(observation), mask), self.config.temperature)
 
     def log_prob(
-        self, actor: MLP, observation: jax.Array, coordinates: jax.Array, mask: jax.Array | None = None
+        self, actor: Network, observation: jax.Array, coordinates: jax.Array, mask: jax.Array | None = None
     ) -> jax.Array:
         """Of the policy that `sample` draws from; minus infinity for what it never does."""
         return chosen(self._log_policy(actor, observation, mask), coordinates)
 
     def q_value(
-        self, actor: MLP, observation: jax.Array, coordinates: jax.Array, mask: jax.Array | None = None
+        self, actor: Network, observation: jax.Array, coordinates: jax.Array, mask: jax.Array | None = None
     ) -> jax.Array:
         return chosen(restricted(actor(observation), mask), coordinates)
 
-    def _log_policy(self, actor: MLP, observation: jax.Array, mask: jax.Array | None) -> jax.Array:
+    def _log_policy(self, actor: Network, observation: jax.Array, mask: jax.Array | None) -> jax.Array:
         """ln((1 - epsilon) softmax(Q / T) + epsilon / N), N that of allowed actions; at T = 0 greedy: [B, N]."""
         temperature, epsilon = self.config.temperature, self.config.epsilon
         q = restricted(actor(observation), mask)

@@ -29,7 +29,7 @@ from implicitq.algorithms.implicit import (
     weights_of,
 )
 from implicitq.configs import IQConfig
-from implicitq.networks import MLP
+from implicitq.networks import network_for
 from implicitq.policies import Distribution, FactoredDistribution, NetworkPolicy, Policy, restricted
 from implicitq.types import Spec, Transition
 
@@ -53,8 +53,8 @@ class Member(eqx.Module):
 
     def __init__(self, config: IQConfig, spec: Spec, key: jax.Array) -> None:
         policy: Any = policies.build(config, spec, key)
-        sizes = (spec.observation_size, *config.hidden, policy.network.biases[-1].size + 1)
-        self.policy = eqx.tree_at(lambda policy: policy.network, policy, MLP(sizes, key, config.batch_norm))
+        network = network_for(spec, config.hidden, policy.network.outputs + 1, key, config.batch_norm)
+        self.policy = eqx.tree_at(lambda policy: policy.network, policy, network)
 
     def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Answer:
         return self._answer(self.policy.network(observation), temperature)

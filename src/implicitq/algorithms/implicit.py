@@ -181,7 +181,7 @@ def first_log_temperature(config: ImplicitConfig) -> jax.Array | None:
 def separate_networks(config: ImplicitConfig, spec: Spec, key: jax.Array) -> Networks:
     """A network for the policy and one for the value, as in the paper."""
     policy_key, value_key = jax.random.split(key)
-    value = StateValue(spec.observation_size, config.hidden, value_key, config.batch_norm)
+    value = StateValue(spec, config.hidden, value_key, config.batch_norm)
     return Networks(policies.build(config, spec, policy_key), value, first_log_temperature(config))
 
 

@@ -94,7 +94,7 @@ class SAC:
         hidden, first = self.config.hidden, self.config.temperature
         online: PyTree = Networks(
             TanhGaussianPolicy(self.spec, hidden, policy_key),
-            TwinActionValue(self.spec.observation_size, self.spec.action_dimensions, hidden, critic_key),
+            TwinActionValue(self.spec, hidden, critic_key),
             jnp.log(jnp.float32(1.0 if first == "auto" else first)),
         )
         optimizers = Optimizers(*(optax.adam(self.config.learning_rate).init(part) for part in online))

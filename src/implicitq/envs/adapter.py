@@ -17,7 +17,7 @@ from implicitq.types import Array, InputError
 
 
 class Adapter:
-    """Flat float32 observations, and resets that can replay the beginning of an episode.
+    """Flat observations, and resets that can replay the beginning of an episode.
 
     With every observation comes the mask of the actions that it allows, [D, N], or None if the environment gives none.
     """

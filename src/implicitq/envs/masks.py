@@ -6,11 +6,12 @@ Inside they are bools [D, N], True where allowed, with N the most categories of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium import spaces
 
 from implicitq.types import Array, InputError
 
@@ -51,6 +52,24 @@ def read(masks: Any, categories: tuple[int, ...], batch: int) -> Array:
         where = f" of action dimension {int(np.argwhere(~allowed.any(axis=-1))[0][1])}" if len(categories) > 1 else ""
         raise InputError(f"an action mask must allow at least one action{where}, got one that allows none")
     return allowed
+
+
+def sample(space: gym.Space, info: dict[str, Any], method: Callable[[], Any] | None) -> Any:
+    """A uniformly random action among those that the environment allows in the state of `info`."""
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        mask = given(info, method)
+        if mask is not None:
+            flat = _flat(mask).astype(np.int8)
+            if isinstance(space, spaces.Discrete):
+                return space.sample(flat)
+            parts = iter(np.split(flat, np.cumsum(space.nvec)[:-1]))
+            return space.sample(_nested(space.nvec.shape, parts))
+    return space.sample()
+
+
+def _nested(shape: tuple[int, ...], parts: Iterator[Array]) -> tuple[Any, ...]:
+    """Gymnasium wants tuples of tuples for choices in a grid."""
+    return tuple(next(parts) if len(shape) == 1 else _nested(shape[1:], parts) for _ in range(shape[0]))
 
 
 def _flat(masks: Any) -> Array:

@@ -13,6 +13,7 @@ from implicitq.validation import brief
 
 # Bounds of what a file may describe: beyond these a few words in it would take a large memory or a long time.
 _MOST = 1_000_000  # categories, or binary dimensions
+_MOST_PIXELS = 10_000_000  # bytes of an image
 _DEEPEST = 32  # spaces inside of spaces, axes of an array
 _NUMBER_TYPES = (
     *("float16", "float32", "float64", "int8", "int16", "int32", "int64"),
@@ -24,8 +25,7 @@ def describe(space: spaces.Space) -> dict[str, Any]:
     """The space as plain data."""
     match space:
         case spaces.Box():
-            # As texts: JSON has no infinity.
-            bounds = {end: [str(x) for x in getattr(space, end).ravel().tolist()] for end in ("low", "high")}
+            bounds = {end: _texts(getattr(space, end)) for end in ("low", "high")}
             return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **bounds}
         case spaces.Discrete():
             return {"kind": "Discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
@@ -39,6 +39,13 @@ def describe(space: spaces.Space) -> dict[str, Any]:
         case spaces.Tuple():
             return {"kind": "Tuple", "parts": [describe(part) for part in space]}
     raise InputError(f"space {space} cannot be written to a file")
+
+
+def _texts(bound: Array) -> list[str] | str:
+    """JSON has no infinity. One text for all the pixels of an image."""
+    if bound.dtype == np.uint8 and bound.ndim == 3 and bound.size and (bound == bound.flat[0]).all():
+        return str(bound.flat[0])
+    return [str(x) for x in bound.ravel().tolist()]
 
 
 def rebuild(data: Any) -> spaces.Space:
@@ -103,6 +110,10 @@ def _sizes(numbers: Any) -> tuple[int, ...]:
 
 def _bounds(texts: Any, count: int, dtype: np.dtype) -> Array:
     """As `describe` writes them, and as many as the shape says: so a short file makes no large space."""
+    if isinstance(texts, str) and dtype == np.uint8:
+        if count > _MOST_PIXELS:
+            raise InputError(f"an image has {count:,} bytes, more than the {_MOST_PIXELS:,} known here")
+        return np.full(count, int(texts), dtype)
     if len(_list(texts)) != count or not all(isinstance(text, str) for text in texts):
         raise InputError(f"a Box needs {count} bounds as texts at either end, got {brief(texts)}")
     number = float if np.issubdtype(dtype, np.floating) else int

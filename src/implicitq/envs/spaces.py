@@ -1,11 +1,12 @@
 """Gymnasium spaces: what is accepted, how observations become vectors and actions leave the agent.
 
-The agent sees flat float32 observations [B, O] and acts in coordinates [B, D]: [-1, 1] for every `Box` dimension,
-category numbers from zero for discrete ones.
+The agent sees flat float32 observations [B, O], or the bytes of images, and acts in coordinates [B, D]: [-1, 1] for
+every `Box` dimension, category numbers from zero for discrete ones.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -13,21 +14,43 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from implicitq.types import Array, InputError, Spec
+from implicitq.types import Array, Image, InputError, Spec
 
 _MOST_ACTIONS = 10_000  # dimensions
 
 
 def spec_of(observation_space: spaces.Space, action_space: spaces.Space) -> Spec:
     """Check both spaces and say what the algorithms need to know of them."""
-    check_observation_space(observation_space)
+    image = image_of(observation_space)
+    if image is None:
+        check_observation_space(observation_space)
     check_action_space(action_space)
     size = flat_size(observation_space)
     if size == 0:
         raise InputError(f"the observation space {observation_space} has no features")
     categories = _categories(action_space)
     dimensions = int(np.prod(action_space.shape or ())) if categories is None else len(categories)
-    return Spec(size, dimensions, categories)
+    return Spec(size, dimensions, categories, image, image is not None)
+
+
+def for_torso(spec: Spec, torso: str) -> Spec:
+    """The spec as networks with this torso see it."""
+    if torso == "cnn" and spec.image is None:
+        raise InputError(
+            f"torso 'cnn' is for images, which are observations of type uint8 with three dimensions; these are "
+            f"{spec.observation_size} features, for which it must be 'auto' or 'mlp'"
+        )
+    return dataclasses.replace(spec, image=None) if torso == "mlp" else spec
+
+
+def image_of(space: spaces.Space) -> Image | None:
+    """Bytes in three dimensions are an image; the axis of its channels is the first if that is the shortest."""
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) != 3:
+        return None
+    first, middle, last = space.shape
+    if first < min(middle, last):
+        return Image(middle, last, first, channels_first=True)
+    return Image(first, middle, last, channels_first=False)
 
 
 def check_observation_space(space: spaces.Space) -> None:
@@ -35,8 +58,8 @@ def check_observation_space(space: spaces.Space) -> None:
         case spaces.Box():
             if len(space.shape) >= 3 or (space.dtype == np.uint8 and len(space.shape) == 2):
                 raise InputError(
-                    f"observations of shape {space.shape} and type {space.dtype} look like images, which are not "
-                    "supported; accepted are vectors (wrap the environment to give features instead)"
+                    f"observations of shape {space.shape} and type {space.dtype} look like images; accepted as such "
+                    "are whole observations of type uint8 with three dimensions: rows, columns and channels"
                 )
         case spaces.Dict():
             for part in space.values():
@@ -112,7 +135,7 @@ def flat_size(space: spaces.Space) -> int:
 
 
 def flatten(space: spaces.Space, batch: Any) -> Array:
-    """A batch of observations -> float32 [B, O]; discrete parts become one-hot."""
+    """A batch of observations -> float32 [B, O], or uint8 if they are images; discrete parts become one-hot."""
     match space:
         case spaces.Dict():
             # By name: equal Dict spaces may list their parts in different orders.
@@ -127,18 +150,18 @@ def flatten(space: spaces.Space, batch: Any) -> Array:
             return np.concatenate([_one_hot(rows[:, j], int(n)) for j, n in enumerate(sizes)], axis=1)
         case _:
             rows = np.asarray(batch)
-            return rows.reshape(rows.shape[0], -1).astype(np.float32)
+            return _numbers(space, rows.reshape(rows.shape[0], -1))
 
 
 def flatten_one(space: spaces.Space, observation: Any) -> Array:
-    """One observation -> float32 [O]."""
+    """One observation -> [O]."""
     if isinstance(space, spaces.Box):
-        return np.asarray(observation, np.float32).reshape(-1)
+        return _numbers(space, np.asarray(observation).reshape(-1))
     return flatten(space, _batched(space, observation))[0]
 
 
 def flatten_any(space: spaces.Space, observation: Any) -> tuple[Array, bool]:
-    """One observation or a batch of them -> (float32 [B, O], whether it was a batch)."""
+    """One observation or a batch of them -> ([B, O], whether it was a batch)."""
     extra = _extra_dimensions(space, observation)
     if extra == 0:
         return flatten(space, _batched(space, observation)), False
@@ -188,6 +211,14 @@ def _categories(space: spaces.Space) -> tuple[int, ...] | None:
         case spaces.MultiBinary():
             return (2,) * int(np.prod(space.shape))
     return None
+
+
+def _numbers(space: spaces.Space, flat: Array) -> Array:
+    if image_of(space) is None:
+        return flat.astype(np.float32)
+    if flat.dtype != np.uint8:
+        raise InputError(f"images are of type uint8, got {flat.dtype}")
+    return flat
 
 
 def _one_hot(numbers: Array, size: int) -> Array:

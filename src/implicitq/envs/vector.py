@@ -74,7 +74,7 @@ class TrainingEnvironments:
         self._fresh = np.zeros(num_envs, bool)  # made anew, and no step yet
         self._episodes = np.zeros(num_envs, np.int64)  # number of the current episode, per environment
         self._actions: list[list[Array]] = [[] for _ in range(num_envs)]  # taken in the current episode
-        self._observations = np.zeros((num_envs, self.spec.observation_size), np.float32)
+        self._observations = np.zeros((num_envs, self.spec.observation_size), self.spec.observation_dtype)
         self._rewards = np.zeros(num_envs)
         self._terminated, self._truncated = np.zeros(num_envs, bool), np.zeros(num_envs, bool)
         self._masks: dict[int, Array] = {}  # of those that give any

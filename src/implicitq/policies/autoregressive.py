@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from implicitq.configs import ImplicitConfig
-from implicitq.networks import MLP
+from implicitq.networks import Network, network_for
 from implicitq.policies.choices import ChoicePolicy, bin_centres
 from implicitq.types import Spec
 
@@ -100,7 +100,7 @@ def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> AutoregressiveP
 class AutoregressivePolicy(ChoicePolicy):
     """One network for what the factors see of the state, and a hidden layer that links the dimensions."""
 
-    network: MLP
+    network: Network
     links: jax.Array  # [D, N, D, U]
     heads: jax.Array  # [D, U, N]
     biases: jax.Array  # [D, N]
@@ -109,8 +109,7 @@ class AutoregressivePolicy(ChoicePolicy):
         super().__init__(spec, config.bins, config.softmax == "scaled", config.log_policy == "density")
         dimensions, categories = len(self.categories), max(self.categories)
         network_key, links_key, heads_key = jax.random.split(key, 3)
-        sizes = (spec.observation_size, *config.hidden, dimensions * _UNITS)
-        self.network = MLP(sizes, network_key, config.batch_norm)
+        self.network = network_for(spec, config.hidden, dimensions * _UNITS, network_key, config.batch_norm)
         # Uniform in +-sqrt(3 / fan_in), as in `MLP`; of the inputs of a link one per dimension is not zero.
         self.links = _uniform(links_key, (dimensions, categories, dimensions, _UNITS), dimensions)
         self.heads = _uniform(heads_key, (dimensions, _UNITS, categories), _UNITS)

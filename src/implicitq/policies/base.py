@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from implicitq.networks import MLP
+from implicitq.networks import Network
 from implicitq.types import InputError
 
 
@@ -105,9 +105,9 @@ class Policy(Protocol):
 
 
 class NetworkPolicy(eqx.Module):
-    """A policy whose distribution is a function of what one fully connected network gives."""
+    """A policy whose distribution is a function of what one network gives."""
 
-    network: eqx.AbstractVar[MLP]
+    network: eqx.AbstractVar[Network]
 
     @abstractmethod
     def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> Distribution: ...

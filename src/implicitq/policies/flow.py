@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from implicitq.configs import ImplicitConfig
-from implicitq.networks import MLP
+from implicitq.networks import Network, network_for
 from implicitq.policies.base import NetworkPolicy
 from implicitq.types import Spec
 
@@ -154,7 +154,7 @@ def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> FlowPolicy:
 class FlowPolicy(NetworkPolicy):
     """One network for what the splines and the couplings see of the state."""
 
-    network: MLP
+    network: Network
     links: jax.Array  # [L, D, U]
     heads: jax.Array  # [L, U, D P]
     biases: jax.Array  # [L, D P]
@@ -165,7 +165,7 @@ class FlowPolicy(NetworkPolicy):
         layers = _COUPLINGS if self.dimensions > 1 else 0
         network_key, links_key = jax.random.split(key)
         outputs = self.dimensions * _PARAMETERS + layers * _UNITS
-        self.network = MLP((spec.observation_size, *config.hidden, outputs), network_key, config.batch_norm)
+        self.network = network_for(spec, config.hidden, outputs, network_key, config.batch_norm)
         limit = math.sqrt(3 / self.dimensions)
         self.links = jax.random.uniform(links_key, (layers, self.dimensions, _UNITS), minval=-limit, maxval=limit)
         self.heads = jnp.zeros((layers, _UNITS, self.dimensions * _PARAMETERS))  # couplings begin as the identity

@@ -21,7 +21,7 @@ import numpy as np
 from jax.scipy.stats import norm
 
 from implicitq.configs import ImplicitConfig
-from implicitq.networks import MLP
+from implicitq.networks import Network, network_for
 from implicitq.policies.base import NetworkPolicy
 from implicitq.types import Spec
 
@@ -102,14 +102,14 @@ class GaussianPolicy(NetworkPolicy):
     The scaled form multiplies the scale by the root of the temperature.
     """
 
-    network: MLP
+    network: Network
     scaled: bool = eqx.field(static=True)
 
     def __init__(
         self, spec: Spec, hidden: Sequence[int], key: jax.Array, *, scaled: bool = False, batch_norm: bool = False
     ) -> None:
         self.scaled = scaled
-        self.network = MLP((spec.observation_size, *hidden, 2 * spec.action_dimensions), key, batch_norm)
+        self.network = network_for(spec, hidden, 2 * spec.action_dimensions, key, batch_norm)
 
     def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> TruncatedGaussian:
         """In the scaled form T ln pi is -(a - mean)^2 / (2 scale^2) with the unscaled scale, but for a constant.

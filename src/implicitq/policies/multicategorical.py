@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from implicitq.configs import ImplicitConfig
-from implicitq.networks import MLP
+from implicitq.networks import Network, network_for
 from implicitq.policies.choices import ChoicePolicy, bin_centres
 from implicitq.types import Spec
 
@@ -79,7 +79,7 @@ def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> Multicategorica
 class MulticategoricalPolicy(ChoicePolicy):
     """A shared core with one head per action dimension."""
 
-    network: MLP
+    network: Network
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class MulticategoricalPolicy(ChoicePolicy):
     ) -> None:
         super().__init__(spec, bins, scaled, density)
         outputs = len(self.categories) * max(self.categories)
-        self.network = MLP((spec.observation_size, *hidden, outputs), key, batch_norm)
+        self.network = network_for(spec, hidden, outputs, key, batch_norm)
 
     def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> Multicategorical:
         """softmax(F), or softmax(F / temperature) in the scaled form of Sec. 3.3, where F is in units of reward."""

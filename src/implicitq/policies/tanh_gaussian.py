@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from implicitq.networks import MLP
+from implicitq.networks import Network, network_for
 from implicitq.policies.gaussian import Gaussian
 from implicitq.types import Spec
 
@@ -46,10 +46,10 @@ class TanhGaussian(eqx.Module):
 class TanhGaussianPolicy(eqx.Module):
     """One network for mean and scale; scale = softplus + 0.001."""
 
-    network: MLP
+    network: Network
 
     def __init__(self, spec: Spec, hidden: Sequence[int], key: jax.Array) -> None:
-        self.network = MLP((spec.observation_size, *hidden, 2 * spec.action_dimensions), key)
+        self.network = network_for(spec, hidden, 2 * spec.action_dimensions, key)
 
     def __call__(self, observation: jax.Array) -> TanhGaussian:
         mean, raw = jnp.split(self.network(observation), 2, axis=-1)

@@ -82,7 +82,7 @@ def _read(file: Any) -> PolicyFile:
     header = _checked_header(json.loads((file.metadata() or {})[HEADER]))
     config = configs.from_json(header["config"])
     observation_space, action_space = (space_data.rebuild(header[f"{of}_space"]) for of in ("observation", "action"))
-    spec = spaces.spec_of(observation_space, action_space)
+    spec = spaces.for_torso(spaces.spec_of(observation_space, action_space), config.torso)
     found = {name: _stored(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
     held, needed = sum(math.prod(array.shape) for array in found.values()), least_parameters(config, spec)
     if needed > held:

@@ -31,19 +31,22 @@ def environment_versions() -> dict[str, str | None]:
 
 def measure(task: str, episodes: int = EPISODES, seed: int = 0) -> dict[str, Any]:
     """Undiscounted returns of whole episodes with uniform actions."""
+    from implicitq.envs import masks
     from implicitq.envs.making import EnvironmentMaker, failures_named
     from implicitq.envs.vector import EVALUATION, episode_seed
     from implicitq.evaluate import refuse_endless
 
     env = EnvironmentMaker(task)()
     env.action_space.seed(seed)
+    mask_method = masks.method_of(env)
     returns = np.zeros(episodes)
     try:
         for episode in range(episodes):
             with failures_named("an episode of random actions"):
-                env.reset(seed=episode_seed(seed, EVALUATION, episode, 0))
+                _, info = env.reset(seed=episode_seed(seed, EVALUATION, episode, 0))
                 for length in itertools.count(1):
-                    _, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+                    action = masks.sample(env.action_space, info, mask_method)
+                    _, reward, terminated, truncated, info = env.step(action)
                     returns[episode] += float(reward)
                     if terminated or truncated:
                         break
