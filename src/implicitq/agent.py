@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from implicitq.configs import Config
 from implicitq.driver import Interrupted, drive
 from implicitq.envs import ids, spaces
 from implicitq.envs.making import EnvironmentMaker, EnvironmentSource, is_object
+from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.evaluate import Evaluator
 from implicitq.events import AnyListener
 from implicitq.learner import Actor
 from implicitq.progress import ProgressDisplay
 from implicitq.runs import policy_file
-from implicitq.runs.folder import POLICY, RunFolder
+from implicitq.runs.folder import RunFolder
+from implicitq.runs.layout import BEST, POLICY
 from implicitq.train import Trainer
 from implicitq.types import Array, Evaluation, InputError
 
@@ -70,12 +73,14 @@ class Agent:
         *,
         progress: bool = False,
         out: str | Path | None = None,
+        callback: AnyListener | Iterable[AnyListener] = (),
         listeners: Iterable[AnyListener] = (),
     ) -> Agent:
         """Train for `steps` more environment steps; by default, up to `config.steps`.
 
-        With `out`, the first call makes a run folder there, which `implicitq.resume` can go on from. Every listener, a
-        function or an object with `on_event`, receives every event, and stops the run by returning False.
+        With `out`, the first call makes a run folder there, which `implicitq.resume` can go on from. A `callback`, or
+        every one of a list, is a function that receives every event and stops the run by returning False; see
+        `implicitq.callbacks` for some. `listeners` are the same, as objects with `on_event`.
         """
         trainer = self._trainer
         if trainer is None:
@@ -95,7 +100,7 @@ class Agent:
         ours = [] if self._run is None else [self._run]
         shown = [ProgressDisplay()] if progress and until > trainer.step else []
         try:
-            drive(trainer, until, [*ours, *listeners, *shown])
+            drive(trainer, until, [*ours, *_listed(callback), *listeners, *shown], self)
         except Interrupted:
             raise
         except BaseException:
@@ -146,18 +151,31 @@ class Agent:
         """
         return self._ask(self._actor.q_value, observation, action)
 
-    def evaluate(self, episodes: int = 10, *, seed: int | None = None) -> Evaluation:
-        """Returns and lengths of whole episodes with the deterministic policy, on environments of their own."""
+    def evaluate(
+        self, episodes: int = 10, *, seed: int | None = None, deterministic: bool = True, render: bool = False
+    ) -> Evaluation:
+        """Returns and lengths of whole episodes, on environments of their own.
+
+        With the deterministic policy, or with sampled actions, the same ones for the same seed. With `render`, the
+        episodes are played one after the other in a window.
+        """
         if not isinstance(episodes, int) or episodes < 1:
             raise InputError(f"episodes must be a whole number of at least 1, got {episodes!r}")
         if seed is not None and (not isinstance(seed, int) or not 0 <= seed < 2**32):
             raise InputError(f"seed must be a whole number from 0 to 4294967295, got {seed!r}")
-        evaluator = Evaluator(self.environments(), episodes, self.config.seed if seed is None else seed)
+        chosen = self.config.seed if seed is None else seed
+        act = self._actor.deterministic if deterministic else self._sampling(chosen)
+        evaluator = Evaluator(self.environments(), episodes, chosen, shown=render)
         try:
             _check_spaces(self, evaluator.observation_space, evaluator.action_space)
-            return evaluator.run(self._actor.deterministic, self.step)
+            return evaluator.run(act, self.step)
         finally:
             evaluator.close()
+
+    def _sampling(self, seed: int) -> Callable[[Array], Any]:
+        """The policy itself, whose random numbers are those of the seed and of how often it was asked."""
+        numbers = itertools.count(episode_seed(seed, EVALUATION, 0, 0))
+        return lambda observations: self._actor.sample(observations, next(numbers) % 2**32)[1]
 
     def environments(self) -> EnvironmentMaker:
         """Makes environments to show the policy in, none of which is in use elsewhere."""
@@ -228,14 +246,18 @@ def from_config(
     return _agent(config, EnvironmentMaker(config.env if env is None else env), eval_env)
 
 
-def load(path: str | Path, env: EnvironmentSource | None = None, *, trust_env: bool = False) -> Agent:
+def load(
+    path: str | Path, env: EnvironmentSource | None = None, *, best: bool = False, trust_env: bool = False
+) -> Agent:
     """The agent of a policy file or of a run folder; it can act, but not learn on.
+
+    Of a run folder, the policy of the newest checkpoint, or, with `best`, of the evaluation with the highest mean.
 
     It is evaluated on `env`, or on the id that the file names. An id that makes Gymnasium import a module, such as
     `module:Id`, is refused there unless `trust_env`: a file must not choose what code runs.
     """
     path = Path(path)
-    found = policy_file.read(path / POLICY if path.is_dir() else path)
+    found = policy_file.read(_policy_in(path, best) if path.is_dir() or best else path)
     maker = EnvironmentMaker(env) if env is not None else None
     agent = Agent(
         found.config, found.observation_space, found.action_space, found.actor, maker, found.step, trust_env=trust_env
@@ -293,6 +315,14 @@ def _agent(
     )
 
 
+def _policy_in(folder: Path, best: bool) -> Path:
+    if best and not folder.is_dir():
+        raise InputError(f"the best policy is kept in run folders, and {folder} is none")
+    if best and not (folder / BEST).exists():
+        raise InputError(f"{folder} has no {BEST}: no evaluation was made yet, or only by an earlier version")
+    return folder / (BEST if best else POLICY)
+
+
 def _from_file(name: str, file: str, trusted: bool) -> str:
     if not trusted:
         remedy = (
@@ -309,6 +339,15 @@ def _check_spaces(agent: Agent, observation_space: gym.Space, action_space: gym.
     ):
         if own != given:
             raise InputError(f"the policy is for {what} in {own}, the environment has {given}")
+
+
+def _listed(callback: AnyListener | Iterable[AnyListener]) -> list[AnyListener]:
+    """One callback or several, as a list of things that can hear an event."""
+    found: list[Any] = list(callback) if isinstance(callback, Iterable) else [callback]
+    for each in found:
+        if not callable(getattr(each, "on_event", each)):
+            raise InputError(f"callback must be a function of the event, or a list of such, got {each!r}")
+    return found
 
 
 def _padded(rows: Array) -> Array:

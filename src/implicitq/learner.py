@@ -68,8 +68,12 @@ class Actor:
         return self._compiled.q_value(self._leaves(), observation, coordinates)
 
     def arrays(self) -> dict[str, Array]:
-        """All arrays by name: what a policy file holds."""
-        return dict(zip(self._names, map(np.asarray, self._leaves()), strict=True))
+        """All arrays by name: what a policy file holds. Copies, which later updates do not touch."""
+        return dict(zip(self._names, map(np.array, self._leaves()), strict=True))
+
+    def check(self, arrays: Mapping[str, Array]) -> None:
+        """Refuse arrays that are not of such an actor."""
+        _compare(dict(zip(self._names, self._leaves(), strict=True)), arrays)
 
 
 class Stored(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,14 @@ _LARGEST = float(np.finfo(np.float32).max)  # that the replay can hold
 
 EPISODE_METRICS = ("episodes", "updates", "episode_return", "episode_length")
 RESTARTS = "env_restarts"
+
+
+class Best(NamedTuple):
+    """The policy with the highest mean return of all evaluations so far; of equals the first."""
+
+    step: int
+    mean: float
+    arrays: dict[str, Array]  # of the shipped actor
 
 
 class Trainer:
@@ -57,6 +65,7 @@ class Trainer:
         )
         self.step = 0
         self.episodes = 0
+        self.best: Best | None = None  # None before the first evaluation
         restarts = (RESTARTS,) if config.on_env_error == "restart" else ()
         self.metric_names = (*EPISODE_METRICS, *restarts, *self.learner.metric_names)
         self._eval_maker = eval_maker or maker
@@ -85,7 +94,10 @@ class Trainer:
             if self._due(self.config.log_every) or self.step >= until:
                 yield Measured(self.step, self._take_metrics())
             if self._due(self.config.eval_every) or self.step >= until:
-                yield Evaluated(self.evaluate())
+                evaluation = self.evaluate()
+                if self.best is None or evaluation.mean > self.best.mean:
+                    self.best = Best(self.step, evaluation.mean, self.learner.shipped.arrays())
+                yield Evaluated(evaluation)
             if self._due(self.config.checkpoint_every) or self.step >= until:
                 yield CheckpointDue(self.step)
             yield Ticked(self.step)
@@ -198,18 +210,23 @@ class Trainer:
         }
         if RESTARTS in self.metric_names:
             data[RESTARTS] = self.envs.restarts
+        if self.best is not None:
+            arrays |= {f"best.{name}": array for name, array in self.best.arrays.items()}
+            data["best"] = {"step": self.best.step, "mean": self.best.mean}
         return arrays, data
 
     def restore(self, arrays: dict[str, Array], data: dict[str, Any]) -> None:
         """Inverse of `state`, once the rows of the replay are back."""
-        self.learner.load_arrays(_under("learner.", arrays))
+        self.learner.load_arrays(under("learner.", arrays))
         self.step, self.episodes = data["step"], data["episodes"]
         self._finished = [(float(total), int(length)) for total, length in data["finished"]]
         self._returns, self._lengths = np.array(arrays["returns"]), np.array(arrays["lengths"])
         saved = np.array(arrays["observations"])
         self.replay.restore_state(data["replay"], saved)
         self.envs.restarts = data.get(RESTARTS, 0)
-        self._observations = self.envs.restore(_under("envs.", arrays))
+        best = data.get("best")  # not there before the first evaluation, and in earlier versions
+        self.best = None if best is None else Best(best["step"], best["mean"], under("best.", arrays))
+        self._observations = self.envs.restore(under("envs.", arrays))
         if not np.array_equal(self._observations, saved):
             self._start_over_episodes()
 
@@ -232,5 +249,6 @@ class Trainer:
             self._evaluator.close()
 
 
-def _under(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
+def under(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    """Those whose names begin with the prefix, without it."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

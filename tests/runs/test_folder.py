@@ -40,6 +40,7 @@ def test_the_folder_has_the_documented_layout(finished):
         "evaluations.csv",
         "evaluations.npz",
         "policy.safetensors",
+        "best.safetensors",
         "curve.png",
         "checkpoints",
         "replay",

@@ -39,6 +39,9 @@ EnvironmentName = Annotated[str | None, default("the one that the file names", "
 TrustFile = Annotated[
     bool, tyro.conf.arg(help="Make the environment that the file names, also if that runs a module (module:Id).")
 ]
+BestPolicy = Annotated[
+    bool, tyro.conf.arg(help="Take the policy of the run's best evaluation, instead of that of its last checkpoint.")
+]
 EpisodeSeed = Annotated[int | None, default("that of the run", "INT")]
 
 

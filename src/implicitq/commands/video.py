@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Annotated
 
 from implicitq.commands.display import console
-from implicitq.commands.parsing import EnvironmentName, EpisodeSeed, PolicySource, TrustFile, beside, default, parse
+from implicitq.commands.parsing import (
+    BestPolicy,
+    EnvironmentName,
+    EpisodeSeed,
+    PolicySource,
+    TrustFile,
+    beside,
+    default,
+    parse,
+)
 
 
 @dataclass(frozen=True)
@@ -15,6 +24,7 @@ class Options:
     """Film episodes with the deterministic policy of a run."""
 
     source: PolicySource
+    best: BestPolicy = False
     out: Annotated[Path | None, default("video.gif in DIR or beside FILE", "FILE")] = None  # A .gif or .mp4 file.
     episodes: int = 1  # Episodes to film.
     seed: EpisodeSeed = None  # Seed of the episodes.
@@ -29,7 +39,7 @@ def run(arguments: list[str]) -> int:
     from implicitq.video import record
 
     out = options.out or beside(options.source, "video.gif")
-    agent = load(options.source, options.env, trust_env=options.trust_env)
+    agent = load(options.source, options.env, best=options.best, trust_env=options.trust_env)
     mean = record(agent, out, episodes=options.episodes, seed=options.seed)
     console.print(f"{out}: mean return {mean:,.1f} over {options.episodes} episode(s)")
     return 0

@@ -21,7 +21,7 @@ from implicitq.runs.directory import PART, Directory
 from implicitq.runs.layout import CHECKPOINTS, CONFIG, LOGS, REPLAY, checkpoint_steps
 from implicitq.runs.manifests import FORMAT, checkpoint_step, is_segment, mark, stem
 from implicitq.runs.settings import NOT_LEARNT, differences
-from implicitq.train import Trainer
+from implicitq.train import Trainer, under
 from implicitq.types import Array, InputError
 
 _KEEP = 2  # the newest, and one to fall back to
@@ -155,6 +155,8 @@ class Checkpoints:
             if rows.shape != (config.num_envs,) or (rows > config.replay_size).any():
                 raise InputError(f"the checkpoint at step {step} has a replay of another size than its config")
         _check_arrays(trainer, arrays)
+        if "best" in manifest["trainer"]:
+            trainer.learner.shipped.check(under("best.", arrays))
         _check_generator(manifest["trainer"]["replay"]["generator"])
         return manifest, arrays
 

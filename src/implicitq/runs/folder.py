@@ -27,6 +27,7 @@ from implicitq.runs.atomic_files import json_bytes, read_json
 from implicitq.runs.checkpoints import Checkpoints, Loss, ReplayDamaged
 from implicitq.runs.directory import PART, Directory
 from implicitq.runs.layout import (
+    BEST,
     CHECKPOINTS,
     CONFIG,
     CURVE,
@@ -41,9 +42,9 @@ from implicitq.runs.layout import (
     VERSIONS,
 )
 from implicitq.train import Trainer
-from implicitq.types import Evaluation, InputError
+from implicitq.types import Array, Evaluation, InputError
 
-_FILES = (CONFIG, VERSIONS, METRICS, EVALUATIONS, EVALUATIONS_NPZ, TIMING, POLICY, CURVE, SALVAGED)
+_FILES = (CONFIG, VERSIONS, METRICS, EVALUATIONS, EVALUATIONS_NPZ, TIMING, POLICY, BEST, CURVE, SALVAGED)
 _PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
 
 
@@ -139,6 +140,9 @@ class RunFolder:
                 summary = [done.step, done.mean, done.std, float(np.mean(done.lengths))]
                 self._append(EVALUATIONS, [*summary, *done.returns, *done.lengths])
                 self._write_npz()
+                assert self._trainer is not None
+                if self._trainer.best is not None and self._trainer.best.step == done.step:
+                    self._write_best(self._trainer)
             case CheckpointDue():
                 assert self._trainer is not None
                 self._checkpoint(self._trainer)
@@ -187,6 +191,7 @@ class RunFolder:
                 f"its policy is whole: implicitq evaluate {self.directory}"
             )
         self.prepare(trainer)
+        self._write_best(trainer)
 
     def _salvaged(
         self, trainer: Trainer, steps: list[int], reasons: list[InputError], salvage: bool
@@ -218,6 +223,7 @@ class RunFolder:
             if name in known:
                 self._files.remove(name)
         self._write_policy(trainer)
+        self._write_best(trainer)
         self._cut_timing(trainer.step)
         self._write_npz()
         self._draw_curve()
@@ -259,9 +265,18 @@ class RunFolder:
         self._append(TIMING, [step, *self._clock.read()])
 
     def _write_policy(self, trainer: Trainer) -> None:
+        self._files.write(POLICY, self._policy(trainer, trainer.learner.shipped.arrays(), trainer.step))
+
+    def _write_best(self, trainer: Trainer) -> None:
+        """The best policy so far; after a return to a checkpoint, the best until then, which may be none."""
+        if trainer.best is not None:
+            self._files.write(BEST, self._policy(trainer, trainer.best.arrays, trainer.best.step))
+        elif BEST in self._files.files():
+            self._files.remove(BEST)
+
+    def _policy(self, trainer: Trainer, arrays: dict[str, Array], step: int) -> bytes:
         spaces = trainer.envs.observation_space, trainer.envs.action_space
-        content = policy_file.content(self.config, *spaces, trainer.learner.shipped, trainer.step)
-        self._files.write(POLICY, content)
+        return policy_file.content(self.config, *spaces, arrays, step)
 
     def _write_npz(self) -> None:
         """The schema of Stable-Baselines3's EvalCallback."""
