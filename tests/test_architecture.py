@@ -26,7 +26,7 @@ LAYERS = [
     {"policies"},
     {"algorithms"},
     {"learner", "envs", "replay"},
-    {"evaluate"},
+    {"evaluate", "hindsight"},
     {"train"},
     {"driver"},
     {"runs", "progress"},

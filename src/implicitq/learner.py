@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from implicitq.configs import Config
 from implicitq.normalization import Normalizer
 from implicitq.types import Array, InputError, PyTree, Spec, Transition
 from implicitq.validation import brief
+
+KL = "kl"  # the metric that `watch` brings
 
 _INIT, _UPDATE, _ACT = range(3)  # independent streams of random numbers under one seed
 
@@ -66,6 +69,22 @@ class Actor:
 
     def q_value(self, observation: Array, coordinates: Array) -> jax.Array:
         return self._compiled.q_value(self._leaves(), observation, coordinates)
+
+    def judge(self, observation: Array, action: Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """V(s), and both kinds of `Algorithm.regularization` of stored actions [B, D]: three of [B]."""
+        return self._compiled.judge(self._leaves(), observation, action)
+
+    def divergence_from(self, before: list[jax.Array], observation: Array, step: int) -> jax.Array:
+        """KL(pi_before, pi) over a batch of states, from one action of pi_before in each; `before` is a `snapshot`.
+
+        With r = pi / pi_before it is the mean of r - 1 - ln r, which has the same expectation as -ln r, is never
+        negative, and whose noise is small beside it.
+        """
+        return self._compiled.divergence(before, self._leaves(), observation, np.uint32(step))
+
+    def snapshot(self) -> list[jax.Array]:
+        """What acts at the moment; updates do not touch it."""
+        return [jnp.copy(leaf) for leaf in self._leaves()]
 
     def arrays(self) -> dict[str, Array]:
         """All arrays by name: what a policy file holds. Copies, which later updates do not touch."""
@@ -133,10 +152,26 @@ class _Compiled:
                 coordinates = jax.random.randint(now, shape, 0, jnp.array(spec.categories)[None])
             return algorithm.encode(networks, coordinates)
 
+        def judge(
+            leaves: list[jax.Array], observation: jax.Array, action: jax.Array
+        ) -> tuple[jax.Array, jax.Array, jax.Array]:
+            networks, observation = unpack(leaves, observation)
+            return algorithm.value(networks, observation), *algorithm.regularization(networks, observation, action)
+
+        def divergence(
+            before: list[jax.Array], after: list[jax.Array], observation: jax.Array, step: jax.Array
+        ) -> jax.Array:
+            old, new = unpack(before, observation), unpack(after, observation)
+            _, action = algorithm.sample(*old, jax.random.fold_in(key, step))
+            gain = algorithm.log_prob(*new, action) - algorithm.log_prob(*old, action)  # [B]
+            return jnp.mean(jnp.expm1(gain) - gain)
+
         self.sample = _jit(sample)
         self.uniform = _jit(uniform)
         self.deterministic = _jit(lambda leaves, s: algorithm.deterministic(*unpack(leaves, s)))
         self.value = _jit(lambda leaves, s: algorithm.value(*unpack(leaves, s)))
+        self.judge = _jit(judge)
+        self.divergence = _jit(divergence)
         self.log_prob = _jit(lambda leaves, s, a: algorithm.log_prob(*unpack(leaves, s), a))
         self.q_value = _jit(lambda leaves, s, a: algorithm.q_value(*unpack(leaves, s), a))
 
@@ -165,16 +200,22 @@ class Learner:
             {name: jnp.zeros(()) for name in shapes},
             jnp.zeros(()),
         )
-        self.metric_names = tuple(sorted(shapes))
+        self.metric_names = (*sorted(shapes), KL)
+        self._watched: list[jax.Array] | None = None
         self.action_dtype = np.dtype(example.action.dtype)
         self.leaves, self._structure = jax.tree.flatten(state)
         self._names = _names(state)
         self._compiled = _jit(self._update, donate_argnums=0)
         self.newest, self.shipped = self._actors(spec, config)
 
+    def watch(self) -> None:
+        """Note the policy as it is: the next metrics tell how far the updates from here to there have moved it."""
+        self._watched = self.newest.snapshot()
+
     def update(self, batch: Transition[Array]) -> None:
         """One gradient step; returns at once, the result is awaited by whoever reads it."""
         self.leaves = self._compiled(self.leaves, batch)
+        self._last_observations = batch.observation
 
     @property
     def updates(self) -> int:
@@ -183,7 +224,7 @@ class Learner:
         return int(state.updates)
 
     def take_metrics(self) -> dict[str, float]:
-        """Means since the last call; empty if there was no update."""
+        """Means since the last call, and the KL divergence since `watch`; empty if there was no update."""
         state: LearnerState = jax.tree.unflatten(self._structure, self.leaves)
         count = float(state.metric_count)
         means = {name: float(total) / count for name, total in state.metric_sums.items()} if count else {}
@@ -191,6 +232,11 @@ class Learner:
             metric_sums={name: jnp.zeros(()) for name in state.metric_sums}, metric_count=jnp.zeros(())
         )
         self.leaves = jax.tree.leaves(empty)
+        if self._watched is not None:
+            moved = float(self.newest.divergence_from(self._watched, self._last_observations, self.updates))
+            self._watched = None
+            if math.isfinite(moved):  # a greedy policy has none when its action changes
+                means[KL] = moved
         return means
 
     def arrays(self) -> dict[str, Array]:
@@ -198,8 +244,11 @@ class Learner:
         return dict(zip(self._names, map(np.asarray, self.leaves), strict=True))
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
-        """Inverse of `arrays`."""
-        _compare(dict(zip(self._names, self.leaves, strict=True)), arrays)
+        """Inverse of `arrays`. Sums of metrics that earlier versions did not know begin at zero."""
+        blank = dict(zip(self._names, self.leaves, strict=True))
+        new = [name for name in self._names if name.startswith("metric_sums.") and name not in arrays]
+        arrays = {**arrays, **{name: np.zeros_like(blank[name]) for name in new}}
+        _compare(blank, arrays)
         self.leaves = [jnp.array(arrays[name]) for name in self._names]
 
     def _actors(self, spec: Spec, config: Config) -> tuple[Actor, Actor]:

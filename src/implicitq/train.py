@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicitq import algorithms, memory
+from implicitq import algorithms, hindsight, memory
 from implicitq.configs import Config
 from implicitq.envs.making import EnvironmentMaker
 from implicitq.envs.vector import Step, TrainingEnvironments
@@ -67,12 +67,13 @@ class Trainer:
         self.episodes = 0
         self.best: Best | None = None  # None before the first evaluation
         restarts = (RESTARTS,) if config.on_env_error == "restart" else ()
-        self.metric_names = (*EPISODE_METRICS, *restarts, *self.learner.metric_names)
+        self.metric_names = (*EPISODE_METRICS, *restarts, *self.learner.metric_names, *hindsight.METRICS)
         self._eval_maker = eval_maker or maker
         self._evaluator: Evaluator | None = None
         self._observations: Array | None = None  # [E, O]; None before the first step
         self._returns = np.zeros(config.num_envs)  # of the current episodes
         self._lengths = np.zeros(config.num_envs, np.int64)
+        self._compared = np.zeros(config.num_envs, np.int64)  # up to these rows of the replay, values met their returns
         self._finished: list[tuple[float, int]] = []  # episodes since the last row of metrics
 
     def _refuse_replay_beyond_memory(self) -> None:
@@ -89,6 +90,8 @@ class Trainer:
         while self.step < until:
             self._collect()
             if self.step >= self.config.min_replay:
+                if self._due(self.config.log_every) or self.step >= until:
+                    self.learner.watch()
                 for _ in range(self.config.num_envs):
                     self.learner.update(self.replay.sample(self.config.batch_size))
             if self._due(self.config.log_every) or self.step >= until:
@@ -179,7 +182,15 @@ class Trainer:
         }
         if RESTARTS in self.metric_names:
             row[RESTARTS] = self.envs.restarts
-        return row | {name: learnt.get(name, np.nan) for name in self.learner.metric_names}
+        row |= {name: learnt.get(name, np.nan) for name in self.learner.metric_names}
+        return row | self._compare_values()
+
+    def _compare_values(self) -> dict[str, float]:
+        """Values against what followed, of the episodes that have ended since the last row."""
+        episodes, self._compared = self.replay.episodes(self._compared)
+        if self.step < self.config.min_replay:
+            episodes = []  # nothing was learnt yet
+        return hindsight.compare(episodes, self.learner.newest.judge, self.config.discount, self.config.n_step)
 
     def _check_finite(self, observations: Array, rewards: Array | None) -> None:
         """Refuse what would poison the replay; `rewards` is None after a reset."""
@@ -207,6 +218,7 @@ class Trainer:
             "episodes": self.episodes,
             "finished": self._finished,
             "replay": self.replay.state(),
+            "compared": self._compared.tolist(),
         }
         if RESTARTS in self.metric_names:
             data[RESTARTS] = self.envs.restarts
@@ -223,6 +235,8 @@ class Trainer:
         self._returns, self._lengths = np.array(arrays["returns"]), np.array(arrays["lengths"])
         saved = np.array(arrays["observations"])
         self.replay.restore_state(data["replay"], saved)
+        # Not there in earlier versions; a salvaged replay has fewer rows than there were.
+        self._compared = np.minimum(data.get("compared", self.replay.written), self.replay.written)
         self.envs.restarts = data.get(RESTARTS, 0)
         best = data.get("best")  # not there before the first evaluation, and in earlier versions
         self.best = None if best is None else Best(best["step"], best["mean"], under("best.", arrays))

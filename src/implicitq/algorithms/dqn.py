@@ -17,10 +17,12 @@ import numpy as np
 import optax
 
 from implicitq import equations
-from implicitq.algorithms.base import Metrics
+from implicitq.algorithms.base import Metrics, global_norm
 from implicitq.configs import DQNConfig
 from implicitq.networks import MLP
 from implicitq.types import PyTree, Spec, Transition
+
+_TINY = 1e-30  # 0 ln 0 = 0
 
 
 class DQNState(NamedTuple):
@@ -58,6 +60,9 @@ def loss(online: MLP, target: MLP, batch: Transition[jax.Array], config: DQNConf
         "value": jnp.mean(equations.soft_maximum(q, config.temperature)),
         "q": jnp.mean(chosen(q, batch.action)),
     }
+    if config.temperature > 0:
+        policy = jax.nn.softmax(q / config.temperature)
+        metrics["entropy_per_dimension"] = -jnp.mean(jnp.sum(policy * jnp.log(policy + _TINY), axis=1))
     return error, metrics
 
 
@@ -84,7 +89,9 @@ class DQN:
         gradient, metrics = jax.grad(loss, has_aux=True)(state.online, state.target, batch, self.config)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         online = eqx.apply_updates(state.online, step)
-        return DQNState(online, equations.polyak(state.target, online, self.config.target_update), optimizer), metrics
+        target = equations.polyak(state.target, online, self.config.target_update)
+        metrics |= {"td_error": jnp.sqrt(metrics["loss"]), "gradient_norm": global_norm(gradient)}
+        return DQNState(online, target, optimizer), metrics
 
     def actor(self, state: DQNState) -> MLP:
         return state.online
@@ -101,6 +108,14 @@ class DQN:
     def value(self, actor: MLP, observation: jax.Array) -> jax.Array:
         """The soft maximum of Q(s, .)."""
         return equations.soft_maximum(actor(observation), self.config.temperature)
+
+    def regularization(self, actor: MLP, observation: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """-(1 - alpha) T ln pi(a|s) of the softmax; nothing at temperature 0, nor at later steps of a return."""
+        q, temperature = actor(observation), self.config.temperature
+        scaled = chosen(q, action) - equations.soft_maximum(q, temperature)  # T ln pi(a|s)
+        bonus = equations.munchausen_bonus(scaled, self.config.alpha, 1.0, self.config.munchausen_clip)
+        none = jnp.zeros_like(scaled)
+        return (bonus - scaled if temperature > 0 else none), none
 
     def log_prob(self, actor: MLP, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
         """Of the policy that `sample` draws from; minus infinity for what it never does."""

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from implicitq import equations, policies
-from implicitq.algorithms.base import Metrics
+from implicitq.algorithms.base import Metrics, global_norm
 from implicitq.configs import ImplicitConfig, Weights
 from implicitq.networks import StateValue
 from implicitq.policies import Distribution, Policy
@@ -154,6 +154,7 @@ class ImplicitAlgorithm:
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         online = self._bounded(eqx.apply_updates(online, step))
         target = equations.polyak(state.target, self.targets(online, self.config), self.config.target_update)
+        metrics |= {"td_error": jnp.sqrt(metrics["loss"]), "gradient_norm": global_norm(gradient)}
         return ImplicitState(online, target, optimizer), metrics
 
     def actor(self, state: ImplicitState) -> Networks:
@@ -170,6 +171,21 @@ class ImplicitAlgorithm:
 
     def value(self, actor: Networks, observation: jax.Array) -> jax.Array:
         return actor.value(observation)
+
+    def regularization(self, actor: Networks, observation: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """-(1 - alpha) T ln pi(a|s), as Eq. 2 solved for V(s) has it; at later steps, what `later_terms` adds."""
+        weights = weights_of(actor, self.config)
+        log_pi = actor.policy(observation, weights.temperature).log_prob(action)
+        bonus = equations.munchausen_bonus(log_pi, weights.alpha, weights.temperature, self.config.munchausen_clip)
+        first = bonus - weights.temperature * log_pi
+        match self.config.n_step_target:
+            case "path":
+                return first, first
+            case "soft":
+                entropy = entropy_goal(actor.policy, self.config) * action.shape[-1]
+                return first, jnp.full_like(first, (1 - weights.alpha) * weights.temperature * entropy)
+            case _:
+                return first, jnp.zeros_like(first)
 
     def log_prob(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
         policy = actor.policy

@@ -75,6 +75,7 @@ class RunFolder:
         self._checkpoints = Checkpoints(self._files)
         self._clock = timing.Clock(0.0, 0.0)
         self._trainer: Trainer | None = None  # known from `prepare` or `restore` on
+        self._metrics: list[str] = []  # columns of metrics.csv, likewise
 
     @staticmethod
     def create(directory: str | Path, config: Config) -> RunFolder:
@@ -121,8 +122,9 @@ class RunFolder:
         """Make the subfolders and the headers of the logs; called once per run, before its first step."""
         self._trainer = trainer
         self._files.make_subfolders()
+        self._metrics = ["step", *trainer.metric_names]
         headers = {
-            METRICS: ["step", *trainer.metric_names],
+            METRICS: self._metrics,
             EVALUATIONS: layout.evaluation_columns(self.config.eval_episodes),
             TIMING: timing.COLUMNS,
         }
@@ -133,7 +135,8 @@ class RunFolder:
         """Store what an event brings."""
         match event:
             case Measured():
-                self._append(METRICS, [event.step, *event.values.values()])
+                known = {"step": event.step, **event.values}
+                self._append(METRICS, [known.get(name, np.nan) for name in self._metrics])
                 self._note_time(event.step)
             case Evaluated():
                 done = event.evaluation
@@ -182,6 +185,8 @@ class RunFolder:
         elif reasons:
             warnings.warn(f"{_list(reasons)}. Going on from step {step} instead.", stacklevel=2)
         self._trainer = trainer
+        # A run that an earlier version began goes on with the columns that it has.
+        self._metrics = self._files.read(METRICS).split(b"\n", 1)[0].decode(errors="replace").split(",")
         self._finish_what_was_left(trainer)
 
     def _begin_again(self, trainer: Trainer) -> None:

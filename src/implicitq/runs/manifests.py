@@ -104,6 +104,7 @@ def _is_trainer(data: Any) -> bool:
         and isinstance(data["replay"], dict)
         and _are_counts(data["replay"].get("written"))
         and isinstance(data["replay"].get("generator"), dict)
+        and ("compared" not in data or _are_counts(data["compared"]))
         and ("best" not in data or _is_best(data["best"]))
     )
 
