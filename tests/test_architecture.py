@@ -30,6 +30,7 @@ LAYERS = [
     {"train"},
     {"driver"},
     {"runs", "progress"},
+    {"trackers"},
     {"agent"},
     {"bench", "video", "export"},
     {"sweeps"},

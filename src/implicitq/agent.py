@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from implicitq import configs
+from implicitq import configs, trackers
 from implicitq.configs import Config
 from implicitq.driver import Interrupted, drive
 from implicitq.envs import ids, spaces
@@ -73,12 +73,15 @@ class Agent:
         *,
         progress: bool = False,
         out: str | Path | None = None,
+        track: Iterable[str] | None = None,
         callback: AnyListener | Iterable[AnyListener] = (),
         listeners: Iterable[AnyListener] = (),
     ) -> Agent:
         """Train for `steps` more environment steps; by default, up to `config.steps`.
 
-        With `out`, the first call makes a run folder there, which `implicitq.resume` can go on from. A `callback`, or
+        With `out`, the first call makes a run folder there, which `implicitq.resume` can go on from. `track` names
+        trackers (`implicitq.trackers.TRACKERS`), whose files lie in the run folder; without it, a run that had some
+        before keeps them, and an empty list ends that. A `callback`, or
         every one of a list, is a function that receives every event and stops the run by returning False; see
         `implicitq.callbacks` for some. `listeners` are the same, as objects with `on_event`.
         """
@@ -93,11 +96,12 @@ class Agent:
         if steps is not None and (not isinstance(steps, int) or steps < 0):
             raise InputError(f"steps must be a whole number of at least 0, got {steps!r}")
         until = self.config.steps if steps is None else trainer.step + steps
+        trackers.require(track or ())
         if out is not None:
             self._begin_run(Path(out))
         if self._run is not None and self._run.closed:
             raise InputError(f"the training has ended; go on with implicitq.resume({str(self._run.directory)!r})")
-        ours = [] if self._run is None else [self._run]
+        ours = [*self._trackers(track), *([] if self._run is None else [self._run])]
         shown = [ProgressDisplay()] if progress and until > trainer.step else []
         try:
             drive(trainer, until, [*ours, *_listed(callback), *listeners, *shown], self)
@@ -200,6 +204,17 @@ class Agent:
             self._trainer.close()
         if self._run is not None:
             self._run.close()
+
+    def _trackers(self, track: Iterable[str] | None) -> list[trackers.Tracking]:
+        """They come before the run folder, so that a checkpoint is never ahead of what they have."""
+        if self._run is None:
+            if track:
+                raise InputError("track needs a run folder, which holds its files: give out=")
+            return []
+        choice = trackers.chosen(track, self._run.tracking)
+        if choice["trackers"] or self._run.tracking is not None:
+            self._run.note_tracking(choice)
+        return trackers.build(choice, self._run.directory)
 
     def _begin_run(self, directory: Path) -> None:
         assert self._trainer is not None

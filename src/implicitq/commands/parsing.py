@@ -42,6 +42,15 @@ TrustFile = Annotated[
 BestPolicy = Annotated[
     bool, tyro.conf.arg(help="Take the policy of the run's best evaluation, instead of that of its last checkpoint.")
 ]
+Track = Annotated[
+    tuple[str, ...] | None,
+    tyro.conf.arg(
+        metavar="NAME ...",
+        help="Follow the run in tensorboard or wandb, or both: the same numbers as in metrics.csv and evaluations.csv, "
+        "in files below the run folder. none: in neither.",
+        help_behavior_hint="(default: none, or as the run had it before)",
+    ),
+]
 EpisodeSeed = Annotated[int | None, default("that of the run", "INT")]
 
 

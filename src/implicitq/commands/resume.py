@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from implicitq.commands.display import console
-from implicitq.commands.parsing import EnvironmentName, Folder, TrustFile, default, parse
+from implicitq.commands.parsing import EnvironmentName, Folder, Track, TrustFile, default, parse
 from implicitq.commands.train import learn
 from implicitq.types import InputError
 
@@ -20,6 +20,7 @@ class Options:
     env: EnvironmentName = None  # Gymnasium id of the task.
     trust_env: TrustFile = False
     inexact: bool = False  # Accept other versions, another processor or number of threads than the run began with.
+    track: Track = None
     salvage: bool = False  # If no checkpoint is good, go on without the rows of the replay that are damaged.
 
 
@@ -43,4 +44,4 @@ def run(arguments: list[str]) -> int:
     if options.steps is not None:
         agent.extend(options.steps)
     console.print(f"resuming {options.directory} at step {agent.step:,} of {agent.config.steps:,}")
-    return learn(agent, None)
+    return learn(agent, None, options.track)

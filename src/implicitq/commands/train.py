@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Generic
 from rich.table import Table
 
 from implicitq.commands.display import console, table
-from implicitq.commands.parsing import C, Hyperparameters, default, parse_with_config
+from implicitq.commands.parsing import C, Hyperparameters, Track, default, parse_with_config
 from implicitq.configs import describe_preset
 from implicitq.runs.layout import CURVE, checkpoint_steps, fresh_folder, read_evaluations
 from implicitq.types import Evaluation, InputError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 class Options(Generic[C]):
     config: Hyperparameters[C]
     out: Annotated[Path | None, default("a fresh one below runs/", "DIR")] = None  # Folder of the run.
+    track: Track = None
 
 
 def run(arguments: list[str]) -> int:
@@ -34,15 +35,15 @@ def run(arguments: list[str]) -> int:
     out = options.out or fresh_folder(config)
     console.print(f"{config.algorithm} on {config.env}, seed {config.seed}, {config.steps:,} steps", style="bold")
     console.print(f"{describe_preset(config)}\nrun folder: {out}")
-    return learn(agent, out)
+    return learn(agent, out, options.track)
 
 
-def learn(agent: Agent, out: Path | None) -> int:
+def learn(agent: Agent, out: Path | None, track: tuple[str, ...] | None = None) -> int:
     """Train to the planned end, and say what came out and what to do next; gives the exit code."""
     from implicitq.driver import Interrupted
 
     try:
-        agent.learn(progress=True, out=out)
+        agent.learn(progress=True, out=out, track=track)
     except Interrupted as stop:
         console.print(f"stopped at step {stop.step:,}; nothing is lost. Go on with: implicitq resume {agent.directory}")
         return 128 + stop.signal_number

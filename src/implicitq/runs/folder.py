@@ -39,12 +39,13 @@ from implicitq.runs.layout import (
     REPLAY,
     SALVAGED,
     TIMING,
+    TRACKING,
     VERSIONS,
 )
 from implicitq.train import Trainer
 from implicitq.types import Array, Evaluation, InputError
 
-_FILES = (CONFIG, VERSIONS, METRICS, EVALUATIONS, EVALUATIONS_NPZ, TIMING, POLICY, BEST, CURVE, SALVAGED)
+_FILES = (CONFIG, VERSIONS, METRICS, EVALUATIONS, EVALUATIONS_NPZ, TIMING, POLICY, BEST, CURVE, SALVAGED, TRACKING)
 _PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
 
 
@@ -117,6 +118,16 @@ class RunFolder:
         """Keep a changed config, as when a run is to go on beyond its planned end."""
         self.config = config
         self._files.write(CONFIG, json_bytes(configs.to_file(config)))
+
+    @property
+    def tracking(self) -> Any:
+        """What `note_tracking` was given last, as the file has it; None without."""
+        return read_json(self.directory / TRACKING) if TRACKING in self._files.files() else None
+
+    def note_tracking(self, choice: dict[str, Any]) -> None:
+        """Keep which trackers the run has. It is no part of the config, since nothing that is learnt depends on it."""
+        if choice != self.tracking:
+            self._files.write(TRACKING, json_bytes(choice))
 
     def prepare(self, trainer: Trainer) -> None:
         """Make the subfolders and the headers of the logs; called once per run, before its first step."""

@@ -34,6 +34,7 @@ CHECKPOINTS = "checkpoints"
 REPLAY = "replay"
 LOCK = ".lock"
 SALVAGED = "salvaged.json"
+TRACKING = "tracking.json"
 
 LOGS = (METRICS, EVALUATIONS)
 """Files that only grow, and are cut back to the checkpoint on resuming."""
