@@ -169,7 +169,17 @@ def test_nothing_that_runs_code_from_files_is_used():
 
 
 def test_help_configs_reports_and_theory_need_no_jax():
-    modules = ["configs", "runs.layout", "runs.curve", "sweeps.studies", "sweeps.suites", "sweeps.sweep", "theory"]
+    modules = [
+        "configs",
+        "runs.layout",
+        "runs.curve",
+        "runs.overview",
+        "runs.metrics",
+        "sweeps.studies",
+        "sweeps.suites",
+        "sweeps.sweep",
+        "theory",
+    ]
     modules += [f"reports.{path.stem}" for path in sorted((ROOT / "reports").glob("*.py")) if path.stem != "__init__"]
     modules += ["commands.parsing", "commands.main"]
     code = f"""

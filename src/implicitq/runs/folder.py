@@ -42,6 +42,7 @@ from implicitq.runs.layout import (
     TRACKING,
     VERSIONS,
 )
+from implicitq.runs.metrics import read_metrics
 from implicitq.train import Trainer
 from implicitq.types import Array, Evaluation, InputError
 
@@ -312,7 +313,7 @@ class RunFolder:
         done = self.evaluations()
         if done:
             title = f"{self.config.algorithm} on {self.config.env}, seed {self.config.seed}"
-            self._files.write(CURVE, learning_curve(title, done))
+            self._files.write(CURVE, learning_curve(title, done, read_metrics(self.directory)))
 
     def _cut_timing(self, step: int) -> None:
         """Forget the clocks after `step`, and let them go on from there; what cannot be read is left out."""
