@@ -57,6 +57,17 @@ class Agent:
         self._trust_env = trust_env
         self._predictions = 0
 
+    def __repr__(self) -> str:
+        config, folder = self.config, "" if self.directory is None else f", run folder {str(self.directory)!r}"
+        ability = "acts and learns" if self._trainer is not None else "acts"
+        return f"<Agent {config.algorithm} on {config.env}, seed {config.seed}, step {self.step:,}, {ability}{folder}>"
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
     @property
     def step(self) -> int:
         """Environment steps trained so far."""

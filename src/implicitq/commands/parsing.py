@@ -12,6 +12,7 @@ import tyro
 from implicitq import configs
 from implicitq.sweeps.suites import DESCRIPTIONS
 from implicitq.types import InputError
+from implicitq.validation import ALIASES
 
 O = TypeVar("O")  # noqa: E741 - options of a command
 C = TypeVar("C", bound=configs.Config)
@@ -67,7 +68,18 @@ def parse(options: type[O], command: str, arguments: list[str], **more: Any) -> 
             if isinstance(error, InputError):
                 raise InputError(str(error)) from None
             error = error.__cause__ or error.__context__
+        if leaving.code:
+            _refuse_aliases(arguments)
     return tyro.cli(options, **more)  # once more, for the parser's own words
+
+
+def _refuse_aliases(arguments: list[str]) -> None:
+    """A sentence about a flag that has another name here; none of these names is one of ours."""
+    for word in arguments:
+        alias = word.split("=")[0].removeprefix("--").replace("-", "_")
+        if word.startswith("--") and alias in ALIASES:
+            ours = " or ".join(f"--{name.replace('_', '-')}" for name in ALIASES[alias])
+            raise InputError(f"unknown flag {word.split('=')[0]}; did you mean {ours}?")
 
 
 def parse_with_config(options: Any, command: str, verb: str, env: str, arguments: list[str]) -> Any:

@@ -131,7 +131,7 @@ def _finish(axes: Any) -> None:
 def _locator() -> Any:
     from matplotlib.ticker import MaxNLocator
 
-    return MaxNLocator(nbins=6, integer=True)
+    return MaxNLocator(nbins=6, steps=[1, 2, 2.5, 5, 10], integer=True)
 
 
 def _bytes(figure: Any, form: str) -> bytes:
