@@ -22,6 +22,7 @@ from implicitq.events import AnyListener
 from implicitq.learner import Actor
 from implicitq.progress import ProgressDisplay
 from implicitq.runs import policy_file
+from implicitq.runs.branches import check_changes
 from implicitq.runs.folder import RunFolder
 from implicitq.runs.layout import BEST, POLICY
 from implicitq.train import Trainer
@@ -303,6 +304,7 @@ def resume(
     inexact: bool = False,
     salvage: bool = False,
     trust_env: bool = False,
+    **changes: Any,
 ) -> Agent:
     """The agent of a run folder, exactly where its newest good checkpoint was; `learn` goes on from there.
 
@@ -310,6 +312,7 @@ def resume(
     `module:Id` in the folder's config makes Gymnasium import a module, which needs `env` or `trust_env`. With
     `inexact`, other versions, processors or numbers of threads than the run began with are accepted. With `salvage`,
     if no checkpoint is good, rows of the replay that are damaged are left out of the newest one; a warning says which.
+    `changes` are hyperparameters to go on with, such as learning_rate: a branch, which the run folder notes.
     """
     run = RunFolder.open(directory)
     agent = None
@@ -319,9 +322,20 @@ def resume(
         source = _from_file(run.config.env, str(directory), trust_env) if env is None else env
         if not inexact:
             run.check_exactness()
-        agent = _agent(run.config, EnvironmentMaker(source), eval_env, run)
+        config = configs.changed(run.config, **changes)
+        check_changes(run.config, changes)
+        agent = _agent(config, EnvironmentMaker(source), eval_env, run)
         assert agent._trainer is not None
-        run.restore(agent._trainer, salvage)
+        try:
+            run.restore(agent._trainer, salvage)
+        except InputError as error:
+            if changes:  # which may be what does not fit
+                raise InputError(
+                    f"{error}; without a checkpoint that fits, begin a new run with {', '.join(changes)}"
+                ) from None
+            raise
+        if changes:
+            run.branch(config)
         return agent
     except BaseException:
         run.close()  # or the folder would stay locked in this process

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+from collections.abc import Collection
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -96,6 +98,31 @@ def parse_with_config(options: Any, command: str, verb: str, env: str, arguments
         description=f"{verb} {algorithm}: {configs.ALGORITHMS[algorithm].summary}. Other algorithms: {others}.",
         default=options(config),
     )
+
+
+def split_hyperparameters(arguments: list[str], but: Collection[str]) -> tuple[list[str], list[str]]:
+    """The flags of hyperparameters with their values, but for names that the command has for itself; and the rest."""
+    entries = {entry.config for entry in configs.ALGORITHMS.values()}
+    known = {field.name for config in entries for field in dataclasses.fields(config)} - set(but)
+    own: list[str] = []
+    rest: list[str] = []
+    mine, values = False, 0  # whose the last flag was, and how many values it has: one, or several numbers
+    for word in arguments:
+        if word.startswith("--"):
+            name = word.split("=")[0].removeprefix("--").replace("-", "_")
+            mine, values = name in known or name.removeprefix("no_") in known, int("=" in word)
+        else:
+            mine = mine and (not values or word.isdecimal())
+            values += 1
+        (own if mine else rest).append(word)
+    return own, rest
+
+
+def parse_changes(config: configs.Config, arguments: list[str]) -> dict[str, Any]:
+    """The hyperparameters that these flags of `implicitq resume` set to something else than the config has."""
+    parsed = parse(type(config), "resume", arguments, default=config)
+    names = [field.name for field in dataclasses.fields(config)]
+    return {name: getattr(parsed, name) for name in names if getattr(parsed, name) != getattr(config, name)}
 
 
 def split_algorithm(arguments: list[str]) -> tuple[str, list[str]]:

@@ -8,6 +8,7 @@ again; a checkpoint lists those that it needs. Every file is checked by its SHA-
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from implicitq import configs
 from implicitq.configs import Config
 from implicitq.runs import manifests
 from implicitq.runs.atomic_files import array_bytes, digest_of, json_bytes, read_arrays
+from implicitq.runs.branches import Branch
 from implicitq.runs.directory import PART, Directory
 from implicitq.runs.layout import CHECKPOINTS, CONFIG, LOGS, REPLAY, checkpoint_steps
 from implicitq.runs.manifests import FORMAT, checkpoint_step, is_segment, mark, stem
@@ -71,13 +73,16 @@ class Checkpoints:
         self._segments = segments
         self.prune()
 
-    def check_config(self, config: Config) -> None:
-        """Refuse a config with which the newest checkpoint cannot have been made."""
+    def check_config(self, config: Config, branches: Sequence[Branch] = ()) -> None:
+        """Refuse a config with which the newest checkpoint cannot have been made, but for what branches changed."""
         for step in reversed(self.steps()):
             try:
                 saved = self._manifest(step).get("config")
             except InputError:
                 continue  # `restore` says what is wrong with it
+            for branch in branches:
+                if saved and branch.step >= step:
+                    saved |= {name: after for name, (_, after) in branch.changes.items()}
             changed = differences(configs.from_json({**_left_out(config), **saved}), config, "now") if saved else ""
             if changed:
                 raise InputError(

@@ -6,10 +6,7 @@ All clocks are in timing.csv, so that the other files of two equal runs can be c
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import io
-import os
-import platform
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -22,12 +19,15 @@ from implicitq import configs
 from implicitq.configs import Config
 from implicitq.envs.making import EnvironmentFailed
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Stopped
-from implicitq.runs import layout, policy_file, timing
+from implicitq.runs import branches, layout, policy_file, timing
 from implicitq.runs.atomic_files import json_bytes, read_json
+from implicitq.runs.branches import Branch
 from implicitq.runs.checkpoints import Checkpoints, Loss, ReplayDamaged
+from implicitq.runs.conditions import unused_packages, versions
 from implicitq.runs.directory import PART, Directory
 from implicitq.runs.layout import (
     BEST,
+    BRANCHES,
     CHECKPOINTS,
     CONFIG,
     CURVE,
@@ -46,25 +46,20 @@ from implicitq.runs.metrics import read_metrics
 from implicitq.train import Trainer
 from implicitq.types import Array, Evaluation, InputError
 
-_FILES = (CONFIG, VERSIONS, METRICS, EVALUATIONS, EVALUATIONS_NPZ, TIMING, POLICY, BEST, CURVE, SALVAGED, TRACKING)
-_PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
-
-
-def versions() -> dict[str, Any]:
-    """What the bits of a result depend on besides the config."""
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return {
-        "python": platform.python_version(),
-        **found,
-        "system": platform.system(),
-        "processor": _processor(),
-        "threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-    }
+_FILES = (
+    CONFIG,
+    VERSIONS,
+    METRICS,
+    EVALUATIONS,
+    EVALUATIONS_NPZ,
+    TIMING,
+    POLICY,
+    BEST,
+    CURVE,
+    SALVAGED,
+    TRACKING,
+    BRANCHES,
+)
 
 
 class RunFolder:
@@ -112,7 +107,7 @@ class RunFolder:
         run = RunFolder(directory, config)
         with run._closed_on_failure():
             run._files.refuse_links((*_FILES, *(f"{name}{PART}" for name in _FILES)))
-            run._checkpoints.check_config(config)
+            run._checkpoints.check_config(config, branches.taken(branches.read(directory), config))
         return run
 
     def replan(self, config: Config) -> None:
@@ -129,6 +124,26 @@ class RunFolder:
         """Keep which trackers the run has. It is no part of the config, since nothing that is learnt depends on it."""
         if choice != self.tracking:
             self._files.write(TRACKING, json_bytes(choice))
+
+    def branch(self, config: Config) -> Branch | None:
+        """Go on with other settings from where the run is; noted if any of them matters, and not at its very start."""
+        assert self._trainer is not None
+        new = branches.between(self.config, config, self._trainer.step)
+        if new is not None and self._trainer.step > 0:
+            noted = branches.taken(branches.read(self.directory), self.config)
+            self._files.write(BRANCHES, json_bytes(branches.to_file([*noted, new])))
+        self.replan(config)
+        if self._trainer.step > 0:
+            self._write_policy(self._trainer)
+            self._write_best(self._trainer)
+        return new
+
+    def _move_branches(self, step: int) -> None:
+        """After a return to an earlier checkpoint, what had changed after it holds from there on."""
+        noted = branches.taken(branches.read(self.directory), self.config)
+        moved = [branch._replace(step=min(step, branch.step)) for branch in noted]
+        if moved != noted:
+            self._files.write(BRANCHES, json_bytes(branches.to_file(moved)))
 
     def prepare(self, trainer: Trainer) -> None:
         """Make the subfolders and the headers of the logs; called once per run, before its first step."""
@@ -199,6 +214,7 @@ class RunFolder:
         self._trainer = trainer
         # A run that an earlier version began goes on with the columns that it has.
         self._metrics = self._files.read(METRICS).split(b"\n", 1)[0].decode(errors="replace").split(",")
+        self._move_branches(step)
         self._finish_what_was_left(trainer)
 
     def _begin_again(self, trainer: Trainer) -> None:
@@ -248,7 +264,8 @@ class RunFolder:
     def check_exactness(self) -> None:
         """Refuse to go on where the same bits cannot be expected."""
         then, now = layout.read_versions(self.directory) or {}, versions()
-        changed = [f"{name} {then.get(name)} -> {now[name]}" for name in now if then.get(name) != now[name]]
+        used = [name for name in now if name not in unused_packages(self.config.env)]
+        changed = [f"{name} {then.get(name)} -> {now[name]}" for name in used if then.get(name) != now[name]]
         if changed:
             raise InputError(
                 f"the run began under other conditions ({', '.join(changed)}), so it cannot go on exactly as if "
@@ -332,11 +349,3 @@ def _line(values: Iterable[Any]) -> bytes:
 
 def _list(reasons: list[InputError]) -> str:
     return "; ".join(map(str, reasons))
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

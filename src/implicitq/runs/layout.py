@@ -35,6 +35,7 @@ REPLAY = "replay"
 LOCK = ".lock"
 SALVAGED = "salvaged.json"
 TRACKING = "tracking.json"
+BRANCHES = "branches.json"
 
 LOGS = (METRICS, EVALUATIONS)
 """Files that only grow, and are cut back to the checkpoint on resuming."""
@@ -59,6 +60,7 @@ class FoundRun:
     seconds: Array  # [E] processor time of training up to each; NaN where it was not recorded
     cut: bool = False  # the last row was half-written and is left out
     label: str | None = None  # the line it belongs to, in a study table
+    branches: tuple[str, ...] = ()  # where it went on with other settings, in words
 
     @property
     def finished(self) -> bool:
