@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.stats import norm
 
 from implicitq import equations
 
@@ -66,10 +67,11 @@ class QuadraticAdvantage(NamedTuple):
 
 
 def normalized_advantage(mean: jax.Array, scale: jax.Array, value: jax.Array, temperature: float) -> QuadraticAdvantage:
-    """NAF's form of the implicit Q-value of a diagonal normal policy; no limit, the two are equal at every T.
+    """NAF's form of the implicit Q-value of a normal policy within [-1, 1]; no limit, the two are equal at every T.
 
-    T ln N(a; mean, scale) + V = peak - 1/2 sum_j (T / scale_j^2) (a_j - mean_j)^2
-    with peak = V - T sum_j (ln scale_j + ln(2 pi) / 2).
+    T ln pi(a) + V = peak - 1/2 sum_j (T / scale_j^2) (a_j - mean_j)^2
+    with peak = V - T sum_j (ln scale_j + ln(2 pi) / 2 + ln mass_j), mass_j that of the normal between the bounds.
     """
-    peak = value - temperature * jnp.sum(jnp.log(scale) + 0.5 * math.log(2 * math.pi), axis=1)
+    mass = norm.cdf((1 - mean) / scale) - norm.cdf((-1 - mean) / scale)
+    peak = value - temperature * jnp.sum(jnp.log(scale * mass) + 0.5 * math.log(2 * math.pi), axis=1)
     return QuadraticAdvantage(peak, mean, temperature / jnp.square(scale))

@@ -94,6 +94,61 @@ class Probe(gym.Env):
         return -4 * (float(action[0]) - BEST["Box"]) ** 2
 
 
+class Room(IntEnum):
+    """States of the masked probe, where the action with the greatest reward is forbidden in all but one of them."""
+
+    OPEN = 0  # all actions, over: the greatest reward is learnt here
+    DOOR = auto()  # without the greatest, over
+    HALL = auto()  # reward 0, then DOOR: its value depends on what is allowed there
+    ROUND = auto()  # for ever, the same as DOOR; cut by a time limit
+
+
+GREATEST = 2
+REWARDS = (0.0, 1.0, 5.0)
+ROOM_VALUES = {Room.OPEN: 5.0, Room.DOOR: 1.0, Room.HALL: DISCOUNT, Room.ROUND: 1 / (1 - DISCOUNT)}
+"""Without regularisation."""
+
+
+class MaskedProbe(gym.Env):
+    """`several`: a second choice beside the first, which does nothing and in OPEN is forbidden to be 1."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+
+    def __init__(self, several: bool = False) -> None:
+        self.observation_space = gym.spaces.Box(0.0, 1.0, (len(Room),), np.float32)
+        self.action_space = gym.spaces.MultiDiscrete([3, 2]) if several else gym.spaces.Discrete(3)
+        self._several = several
+        self._room, self._length = Room.OPEN, 0
+
+    def mask(self) -> np.ndarray:
+        return room_mask(self._room, self._several)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        super().reset(seed=seed)
+        self._room, self._length = Room(self.np_random.choice(list(Room))), 0
+        return self._seen(), {"action_mask": self.mask()}
+
+    def step(self, action: Any):
+        chosen = np.ravel(action)
+        if not self.mask()[chosen[0]] or (self._several and not self.mask()[3 + chosen[1]]):
+            raise ValueError(f"{action} is forbidden in {self._room.name}")
+        room, reward = self._room, REWARDS[chosen[0]]
+        if room is Room.HALL:
+            reward, self._room = 0.0, Room.DOOR
+        self._length += 1
+        terminated = room in (Room.OPEN, Room.DOOR)
+        mask = np.zeros_like(self.mask()) if terminated else self.mask()
+        return self._seen(), reward, terminated, self._length >= TIME_LIMIT and not terminated, {"action_mask": mask}
+
+    def _seen(self) -> np.ndarray:
+        return np.eye(len(Room), dtype=np.float32)[self._room]
+
+
+def room_mask(room: Room, several: bool = False) -> np.ndarray:
+    first = [True, True, room is Room.OPEN]
+    return np.array([*first, True, room is not Room.OPEN] if several else first)
+
+
 def one_hot(*states: State) -> np.ndarray:
     """Observation of one state, or of several as a batch."""
     rows = np.eye(len(State), dtype=np.float32)[list(states)]

@@ -73,9 +73,12 @@ def test_a_replay_too_small_for_its_use_is_refused(values):
         configs.resolve("iq", "Task-v0", **values)
 
 
-@pytest.mark.parametrize(("algorithm", "values"), [("miq", {"log_policy": "density"}), ("miq-gaussian", {})])
-def test_a_clip_of_log_probabilities_is_refused_beside_densities(algorithm, values):
-    with pytest.raises(InputError, match="munchausen_clip must be None where ln pi is a density"):
+@pytest.mark.parametrize(
+    ("algorithm", "values"),
+    [("miq", {"log_policy": "density"}), ("miq", {"log_policy": "centred"}), ("miq-gaussian", {})],
+)
+def test_a_clip_of_log_probabilities_is_refused_where_ln_pi_may_be_positive(algorithm, values):
+    with pytest.raises(InputError, match="munchausen_clip must be None where ln pi is not that of a prob"):
         configs.resolve(algorithm, "Task-v0", munchausen_clip=1.0, **values)
 
 

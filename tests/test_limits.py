@@ -98,7 +98,7 @@ def test_action_branching_is_the_limit_of_a_cold_multicategorical_policy():
 def test_a_gaussian_policy_makes_the_quadratic_advantage_of_naf(temperature):
     built = iq.build(configs.resolve("iq-gaussian", "some-task", hidden=(8,), temperature=temperature), BOX)
     actor = built.init(jax.random.key(0)).online
-    data = batch(16, lambda g: g.normal(size=(16, 2)).astype(np.float32))
+    data = batch(16, lambda g: g.uniform(-1, 1, (16, 2)).astype(np.float32))
     normal = actor.policy(data.observation, temperature)
     naf = limits.normalized_advantage(normal.mean, normal.scale, actor.value(data.observation), temperature)
     np.testing.assert_allclose(

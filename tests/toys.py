@@ -182,7 +182,45 @@ class Clock(Fails):
         return np.array([self.number, self.time, 0.0])
 
 
-for name, entry in {"Toy": Toy, "DiscreteToy": DiscreteToy, "Unseeded": Unseeded}.items():
+def allowed_by(observation: np.ndarray, choices: int = 5) -> np.ndarray:
+    """Which actions a masked toy allows, told by what it shows: [..., 3] -> [..., choices]."""
+    numbers = np.abs(np.asarray(observation, np.float32)[..., :1] * 1_000).astype(int)
+    return (numbers + np.arange(choices)) % 3 != 0
+
+
+class MaskedToy(Toy):
+    """Forbids some actions in every state, in the way of Gymnasium, and all of them when the episode has terminated."""
+
+    action_space = spaces.Discrete(5, start=1)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        observation, info = super().reset(seed=seed)
+        return observation, {**info, "action_mask": self.allowed()}
+
+    def step(self, action: Any):
+        assert self.allowed()[action - 1], f"{action} is forbidden"
+        observation, reward, terminated, truncated, info = super().step(action)
+        mask = np.zeros(5, np.int8) if terminated else self.allowed()
+        return observation, reward, terminated, truncated, {**info, "action_mask": mask}
+
+    def allowed(self) -> np.ndarray:
+        return allowed_by(self.position).astype(np.int8)
+
+
+class MethodToy(Toy):
+    """Two choices of 5 and 2, masked in the way of sb3-contrib: only the first is restricted."""
+
+    action_space = spaces.MultiDiscrete([5, 2])
+
+    def action_masks(self) -> np.ndarray:
+        return np.concatenate([allowed_by(self.position), [True, True]])
+
+    def step(self, action: Any):
+        assert self.action_masks()[action[0]], f"{action} is forbidden"
+        return super().step(action)
+
+
+for name, entry in {"Toy": Toy, "DiscreteToy": DiscreteToy, "Unseeded": Unseeded, "MaskedToy": MaskedToy}.items():
     gym.register(f"{name}-v0", entry)
 gym.register("Breaks-v0", Breaks, kwargs={"at": 75, "how": "error"})
 gym.register("NotFinite-v0", Breaks, kwargs={"at": 75, "how": "reward"})

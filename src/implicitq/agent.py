@@ -14,7 +14,7 @@ import numpy as np
 from implicitq import configs, trackers
 from implicitq.configs import Config
 from implicitq.driver import Interrupted, drive
-from implicitq.envs import ids, spaces
+from implicitq.envs import ids, masks, spaces
 from implicitq.envs.making import EnvironmentMaker, EnvironmentSource, is_object
 from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.evaluate import Evaluator
@@ -137,35 +137,40 @@ class Agent:
         state: Any = None,
         episode_start: Any = None,
         deterministic: bool = False,
+        action_masks: Any = None,
     ) -> tuple[Array, Any]:
-        """Action(s) for one observation or a batch, with the signature of Stable-Baselines3."""
+        """Action(s) for one observation or a batch, with the signature of Stable-Baselines3.
+
+        `action_masks` says which actions are allowed, as in sb3-contrib: a 0 or 1 for each choice.
+        """
         rows, batched = spaces.flatten_any(self.observation_space, observation)
+        masks = self._masks(action_masks, len(rows))
         if deterministic:
-            coordinates = self._actor.deterministic(_padded(rows))
+            coordinates = self._actor.deterministic(_padded(rows), *masks)
         else:
             self._predictions += 1
-            _, coordinates = self._actor.sample(_padded(rows), _PREDICTIONS + self._predictions)
+            _, coordinates = self._actor.sample(_padded(rows), _PREDICTIONS + self._predictions, *masks)
         actions = spaces.to_environment(self.action_space, np.asarray(coordinates)[: len(rows)])
         return (actions if batched else actions[0]), state
 
-    def value(self, observation: Any) -> Array:
+    def value(self, observation: Any, action_masks: Any = None) -> Array:
         """V(s), the soft value: float32 with the leading shape of the input. docs/algorithms.md says how it is made."""
-        return self._ask(self._actor.value, observation)
+        return self._ask(self._actor.value, observation, None, action_masks)
 
-    def log_prob(self, observation: Any, action: Any) -> Array:
+    def log_prob(self, observation: Any, action: Any, action_masks: Any = None) -> Array:
         """ln pi(a|s); for a `Box`, of the probability mass of the nearest bin.
 
         Gaussian policies, SAC and `log_policy="density"` (`miq-auto`) have a density instead, in coordinates where the
         bounds are -1 and 1.
         """
-        return self._ask(self._actor.log_prob, observation, action)
+        return self._ask(self._actor.log_prob, observation, action, action_masks)
 
-    def q_value(self, observation: Any, action: Any) -> Array:
+    def q_value(self, observation: Any, action: Any, action_masks: Any = None) -> Array:
         """Q(s, a). For IQ it is temperature * ln pi + V (Eq. 1).
 
         For M-IQ, Q - V is the soft advantage divided by (1 - alpha).
         """
-        return self._ask(self._actor.q_value, observation, action)
+        return self._ask(self._actor.q_value, observation, action, action_masks)
 
     def evaluate(
         self, episodes: int = 10, *, seed: int | None = None, deterministic: bool = True, render: bool = False
@@ -188,10 +193,10 @@ class Agent:
         finally:
             evaluator.close()
 
-    def _sampling(self, seed: int) -> Callable[[Array], Any]:
+    def _sampling(self, seed: int) -> Callable[..., Any]:
         """The policy itself, whose random numbers are those of the seed and of how often it was asked."""
         numbers = itertools.count(episode_seed(seed, EVALUATION, 0, 0))
-        return lambda observations: self._actor.sample(observations, next(numbers) % 2**32)[1]
+        return lambda rows, *mask: self._actor.sample(rows, next(numbers) % 2**32, *mask)[1]
 
     def environments(self) -> EnvironmentMaker:
         """Makes environments to show the policy in, none of which is in use elsewhere."""
@@ -199,7 +204,8 @@ class Agent:
             name = self.config.env
             if is_object(name):
                 raise InputError("the policy was trained on an environment object; give it as load(path, env=...)")
-            self._eval_maker = EnvironmentMaker(_from_file(name, "the policy", self._trust_env))
+            source = _from_file(name, "the policy", self._trust_env)
+            self._eval_maker = EnvironmentMaker(source, action_bound=self.config.action_bound)
         return self._eval_maker.of_copies()
 
     def policy_function(self) -> tuple[Callable[[Any], Any], int]:
@@ -242,13 +248,23 @@ class Agent:
             raise
         self._run = run
 
-    def _ask(self, compiled: Callable[..., Any], observation: Any, action: Any = None) -> Array:
+    def _ask(self, compiled: Callable[..., Any], observation: Any, action: Any, action_masks: Any) -> Array:
         rows, batched = spaces.flatten_any(self.observation_space, observation)
         inputs = [_padded(rows)]
         if action is not None:
             inputs.append(_padded(spaces.from_environment(self.action_space, action, len(rows))))
+        inputs += self._masks(action_masks, len(rows))
         answer = np.asarray(compiled(*inputs), np.float32)[: len(rows)]
         return answer if batched else answer[0]
+
+    def _masks(self, given: Any, batch: int) -> list[Array]:
+        """The masks [B, D, N] for a padded batch, if there are any."""
+        if given is None:
+            return []
+        categories = spaces.spec_of(self.observation_space, self.action_space).categories
+        if categories is None:
+            raise InputError(f"action_masks are for discrete actions, those of the policy are {self.action_space}")
+        return [~_padded(~masks.read(given, categories, batch))]
 
 
 def make(
@@ -285,7 +301,7 @@ def load(
     """
     path = Path(path)
     found = policy_file.read(_policy_in(path, best) if path.is_dir() or best else path)
-    maker = EnvironmentMaker(env) if env is not None else None
+    maker = EnvironmentMaker(env, action_bound=found.config.action_bound) if env is not None else None
     agent = Agent(
         found.config, found.observation_space, found.action_space, found.actor, maker, found.step, trust_env=trust_env
     )
@@ -347,7 +363,8 @@ def resume(
 def _agent(
     config: Config, maker: EnvironmentMaker, eval_env: EnvironmentSource | None, run: RunFolder | None = None
 ) -> Agent:
-    eval_maker = maker if eval_env is None else EnvironmentMaker(eval_env)
+    maker = maker.with_action_bound(config.action_bound)
+    eval_maker = maker if eval_env is None else EnvironmentMaker(eval_env, action_bound=config.action_bound)
     trainer = Trainer(config, maker, eval_maker)
     envs = trainer.envs
     return Agent(

@@ -25,7 +25,7 @@ def measure(config: Config, *, steps: int = 1_000, repeats: int = 5) -> dict[str
     config = dataclasses.replace(
         config, min_replay=1_000, eval_every=_NEVER, checkpoint_every=_NEVER, log_every=_NEVER, steps=_NEVER
     )
-    trainer = Trainer(config, EnvironmentMaker(config.env))
+    trainer = Trainer(config, EnvironmentMaker(config.env, action_bound=config.action_bound))
     events = trainer.run(_NEVER)
 
     def advance(count: int) -> None:

@@ -54,8 +54,11 @@ class Evaluator:
         self.action_space = self._envs[0].action_space
         self.spec: Spec = self._envs[0].spec
 
-    def run(self, act: Callable[[Array], Any], step: int) -> Evaluation:
-        """`act` maps observations [E, O] to coordinates [E, D]; `step` is recorded and picks the seeds."""
+    def run(self, act: Callable[..., Any], step: int) -> Evaluation:
+        """`act` maps observations [E, O] to coordinates [E, D]; `step` is recorded and picks the seeds.
+
+        Where the environments give action masks, it is called with these besides: [E, D, N].
+        """
         done = [self._play(act, step, number * len(self._envs)) for number in range(self._rounds)]
         returns, lengths = (np.concatenate(column) for column in zip(*done, strict=True))
         if not np.isfinite(returns).all():
@@ -64,18 +67,20 @@ class Evaluator:
             )
         return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), step)
 
-    def _play(self, act: Callable[[Array], Any], step: int, first: int) -> tuple[Array, Array]:
+    def _play(self, act: Callable[..., Any], step: int, first: int) -> tuple[Array, Array]:
         """Returns and lengths of one episode in every environment, in lockstep, numbered from `first`: [E], [E]."""
         seeds = [episode_seed(self._seed, EVALUATION, first + index, step) for index in range(len(self._envs))]
-        observations = np.stack([env.reset(seed) for env, seed in zip(self._envs, seeds, strict=True)])
+        begun, first_masks = zip(*(env.reset(seed) for env, seed in zip(self._envs, seeds, strict=True)), strict=True)
+        observations, masks = np.stack(begun), list(first_masks)
         returns, lengths = np.zeros(len(self._envs)), np.zeros(len(self._envs), int)
         running = list(range(len(self._envs)))
         while running:
             # Finished episodes stay in the batch, so that it keeps its shape and nothing is compiled again.
-            actions = spaces.to_environment(self.action_space, np.asarray(act(observations)))
+            allowed = () if masks[0] is None else (np.stack(masks),)
+            actions = spaces.to_environment(self.action_space, np.asarray(act(observations, *allowed)))
             still = []
             for index in running:
-                observation, reward, terminated, truncated = self._envs[index].step(actions[index])
+                observation, reward, terminated, truncated, masks[index] = self._envs[index].step(actions[index])
                 observations[index] = observation
                 returns[index] += reward
                 lengths[index] += 1

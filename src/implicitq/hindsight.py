@@ -19,8 +19,9 @@ METRICS = ("overestimation", "return_spread")
 
 _ROWS = 256  # per call, so that one size is compiled
 
-Judge = Callable[[Array, Array], tuple[Any, Any, Any]]
-"""Observations [B, O] and stored actions [B, D] -> values and both kinds of regularisation, three of [B]."""
+Judge = Callable[..., tuple[Any, Any, Any]]
+"""Observations [B, O], stored actions [B, D] and, where there are such, action masks [B, D, N] -> values and both kinds
+of regularisation, three of [B]."""
 
 
 def compare(episodes: Sequence[Episode], judge: Judge, discount: float, n_step: int) -> dict[str, float]:
@@ -57,11 +58,14 @@ def soft_returns(rewards: Array, first: Array, later: Array, end: float, discoun
 
 def _judged(episodes: Sequence[Episode], judge: Judge) -> tuple[Array, Array, Array]:
     """Values and regularisation of all rows, one episode after the other."""
-    observations = np.concatenate([episode.observations for episode in episodes])
-    actions = np.concatenate([episode.actions for episode in episodes])
-    chunks = []
-    for begin in range(0, len(observations), _ROWS):
-        rows = np.arange(begin, begin + _ROWS) % len(observations)  # the last call is filled up with any rows
-        chunks.append([np.asarray(part, np.float64) for part in judge(observations[rows], actions[rows])])
-    value, first, later = (np.concatenate(part)[: len(observations)] for part in zip(*chunks, strict=True))
+    inputs = [np.concatenate([episode.observations for episode in episodes])]
+    inputs.append(np.concatenate([episode.actions for episode in episodes]))
+    masks = [episode.masks for episode in episodes if episode.masks is not None]
+    if masks:
+        inputs.append(np.concatenate(masks))
+    count, chunks = len(inputs[0]), []
+    for begin in range(0, count, _ROWS):
+        rows = np.arange(begin, begin + _ROWS) % count  # the last call is filled up with any rows
+        chunks.append([np.asarray(part, np.float64) for part in judge(*(column[rows] for column in inputs))])
+    value, first, later = (np.concatenate(part)[:count] for part in zip(*chunks, strict=True))
     return value, first, later

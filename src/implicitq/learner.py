@@ -43,44 +43,47 @@ class ActorState(NamedTuple):
 
 
 class Actor:
-    """Networks that act: what they do in a state, and what they hold of it. Observations are [B, O]."""
+    """Networks that act: what they do in a state, and what they hold of it. Observations are [B, O].
+
+    A last argument, where given, is the mask of the actions that the states allow: [B, D, N].
+    """
 
     def __init__(self, compiled: _Compiled, leaves: Callable[[], list[jax.Array]], names: list[str]) -> None:
         """`leaves` gives the arrays of an `ActorState` as they are at the moment."""
         self._compiled, self._leaves, self._names = compiled, leaves, names
 
-    def sample(self, observation: Array, step: int) -> tuple[jax.Array, jax.Array]:
+    def sample(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
         """An action of the policy as it is stored, and its coordinates; the random numbers are those of the step."""
-        return self._compiled.sample(self._leaves(), observation, np.uint32(step))
+        return self._compiled.sample(self._leaves(), observation, np.uint32(step), *mask)
 
-    def uniform(self, observation: Array, step: int) -> tuple[jax.Array, jax.Array]:
+    def uniform(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
         """A uniformly random action as it is stored, and its coordinates."""
-        return self._compiled.uniform(self._leaves(), observation, np.uint32(step))
+        return self._compiled.uniform(self._leaves(), observation, np.uint32(step), *mask)
 
-    def deterministic(self, observation: Array | jax.Array) -> jax.Array:
+    def deterministic(self, observation: Array | jax.Array, *mask: Array) -> jax.Array:
         """Coordinates of the action to take when not exploring: [B, D]."""
-        return self._compiled.deterministic(self._leaves(), observation)
+        return self._compiled.deterministic(self._leaves(), observation, *mask)
 
-    def value(self, observation: Array) -> jax.Array:
-        return self._compiled.value(self._leaves(), observation)
+    def value(self, observation: Array, *mask: Array) -> jax.Array:
+        return self._compiled.value(self._leaves(), observation, *mask)
 
-    def log_prob(self, observation: Array, coordinates: Array) -> jax.Array:
-        return self._compiled.log_prob(self._leaves(), observation, coordinates)
+    def log_prob(self, observation: Array, coordinates: Array, *mask: Array) -> jax.Array:
+        return self._compiled.log_prob(self._leaves(), observation, coordinates, *mask)
 
-    def q_value(self, observation: Array, coordinates: Array) -> jax.Array:
-        return self._compiled.q_value(self._leaves(), observation, coordinates)
+    def q_value(self, observation: Array, coordinates: Array, *mask: Array) -> jax.Array:
+        return self._compiled.q_value(self._leaves(), observation, coordinates, *mask)
 
-    def judge(self, observation: Array, action: Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def judge(self, observation: Array, action: Array, *mask: Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """V(s), and both kinds of `Algorithm.regularization` of stored actions [B, D]: three of [B]."""
-        return self._compiled.judge(self._leaves(), observation, action)
+        return self._compiled.judge(self._leaves(), observation, action, *mask)
 
-    def divergence_from(self, before: list[jax.Array], observation: Array, step: int) -> jax.Array:
+    def divergence_from(self, before: list[jax.Array], observation: Array, step: int, *mask: Array) -> jax.Array:
         """KL(pi_before, pi) over a batch of states, from one action of pi_before in each; `before` is a `snapshot`.
 
         With r = pi / pi_before it is the mean of r - 1 - ln r, which has the same expectation as -ln r, is never
         negative, and whose noise is small beside it.
         """
-        return self._compiled.divergence(before, self._leaves(), observation, np.uint32(step))
+        return self._compiled.divergence(before, self._leaves(), observation, np.uint32(step), *mask)
 
     def snapshot(self) -> list[jax.Array]:
         """What acts at the moment; updates do not touch it."""
@@ -139,41 +142,48 @@ class _Compiled:
             networks, normalizer = jax.tree.unflatten(structure, leaves)
             return networks, observation if normalizer is None else normalizer(observation)
 
-        def sample(leaves: list[jax.Array], observation: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
-            return algorithm.sample(*unpack(leaves, observation), jax.random.fold_in(key, step))
+        def sample(
+            leaves: list[jax.Array], observation: jax.Array, step: jax.Array, *mask: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
+            return algorithm.sample(*unpack(leaves, observation), jax.random.fold_in(key, step), *mask)
 
-        def uniform(leaves: list[jax.Array], observation: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def uniform(
+            leaves: list[jax.Array], observation: jax.Array, step: jax.Array, *mask: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
             networks, _ = unpack(leaves, observation)
             shape = (observation.shape[0], spec.action_dimensions)
             now = jax.random.fold_in(key, step)
-            if spec.categories is None:
+            if mask:
+                coordinates = jax.random.categorical(now, jnp.where(mask[0], 0.0, -jnp.inf))
+            elif spec.categories is None:
                 coordinates = jax.random.uniform(now, shape, minval=-1.0, maxval=1.0)
             else:
                 coordinates = jax.random.randint(now, shape, 0, jnp.array(spec.categories)[None])
             return algorithm.encode(networks, coordinates)
 
         def judge(
-            leaves: list[jax.Array], observation: jax.Array, action: jax.Array
+            leaves: list[jax.Array], observation: jax.Array, action: jax.Array, *mask: jax.Array
         ) -> tuple[jax.Array, jax.Array, jax.Array]:
             networks, observation = unpack(leaves, observation)
-            return algorithm.value(networks, observation), *algorithm.regularization(networks, observation, action)
+            terms = algorithm.regularization(networks, observation, action, *mask)
+            return algorithm.value(networks, observation, *mask), *terms
 
         def divergence(
-            before: list[jax.Array], after: list[jax.Array], observation: jax.Array, step: jax.Array
+            before: list[jax.Array], after: list[jax.Array], observation: jax.Array, step: jax.Array, *mask: jax.Array
         ) -> jax.Array:
             old, new = unpack(before, observation), unpack(after, observation)
-            _, action = algorithm.sample(*old, jax.random.fold_in(key, step))
-            gain = algorithm.log_prob(*new, action) - algorithm.log_prob(*old, action)  # [B]
+            _, action = algorithm.sample(*old, jax.random.fold_in(key, step), *mask)
+            gain = algorithm.log_prob(*new, action, *mask) - algorithm.log_prob(*old, action, *mask)  # [B]
             return jnp.mean(jnp.expm1(gain) - gain)
 
         self.sample = _jit(sample)
         self.uniform = _jit(uniform)
-        self.deterministic = _jit(lambda leaves, s: algorithm.deterministic(*unpack(leaves, s)))
-        self.value = _jit(lambda leaves, s: algorithm.value(*unpack(leaves, s)))
+        self.deterministic = _jit(lambda leaves, s, *mask: algorithm.deterministic(*unpack(leaves, s), *mask))
+        self.value = _jit(lambda leaves, s, *mask: algorithm.value(*unpack(leaves, s), *mask))
         self.judge = _jit(judge)
         self.divergence = _jit(divergence)
-        self.log_prob = _jit(lambda leaves, s, a: algorithm.log_prob(*unpack(leaves, s), a))
-        self.q_value = _jit(lambda leaves, s, a: algorithm.q_value(*unpack(leaves, s), a))
+        self.log_prob = _jit(lambda leaves, s, a, *mask: algorithm.log_prob(*unpack(leaves, s), a, *mask))
+        self.q_value = _jit(lambda leaves, s, a, *mask: algorithm.q_value(*unpack(leaves, s), a, *mask))
 
 
 class Learner:
@@ -215,7 +225,7 @@ class Learner:
     def update(self, batch: Transition[Array]) -> None:
         """One gradient step; returns at once, the result is awaited by whoever reads it."""
         self.leaves = self._compiled(self.leaves, batch)
-        self._last_observations = batch.observation
+        self._last = batch
 
     @property
     def updates(self) -> int:
@@ -233,7 +243,8 @@ class Learner:
         )
         self.leaves = jax.tree.leaves(empty)
         if self._watched is not None:
-            moved = float(self.newest.divergence_from(self._watched, self._last_observations, self.updates))
+            mask = () if self._last.mask is None else (self._last.mask,)
+            moved = float(self.newest.divergence_from(self._watched, self._last.observation, self.updates, *mask))
             self._watched = None
             if math.isfinite(moved):  # a greedy policy has none when its action changes
                 means[KL] = moved

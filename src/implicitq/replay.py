@@ -2,13 +2,15 @@
 
 A row is (observation, action, reward, flag); the next observation of a row is the observation of the row after it.
 The last observation of an episode gets a row of its own that is never sampled as a start, and so does the newest
-observation, whose action is not known yet. `replay_size` counts rows.
+observation, whose action is not known yet. `replay_size` counts rows. Where environments give action masks, a row also
+has that of its observation, a bit for every choice.
 
-Shapes: E environments, C rows per ring, B batch, O observation features, D action dimensions.
+Shapes: E environments, C rows per ring, B batch, O observation features, D action dimensions, N categories.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +30,7 @@ class Episode(NamedTuple):
     actions: Array  # [L + 1, D], as they are stored; the last means nothing
     rewards: Array  # [L]
     terminated: bool  # and not cut by a time limit
+    masks: Array | None = None  # [L + 1, D, N], where the environment gives action masks
 
 
 class Replay:
@@ -43,6 +46,7 @@ class Replay:
         discount: float,
         n_step: int = 1,
         later_steps: bool = False,
+        mask_shape: tuple[int, int] | None = None,
     ) -> None:
         """Samples are n-step returns; `later_steps`: with the observations and actions of steps 1 to n - 1."""
         self._capacity = rows // num_envs  # C
@@ -51,15 +55,23 @@ class Replay:
         self._actions = np.zeros((total, action_dimensions), action_dtype)
         self._rewards = np.zeros(total, np.float32)
         self._flags = np.zeros(total, np.uint8)
+        self._masks: Array | None = None  # as bits; made when the first one comes
+        self._mask_shape = mask_shape
         self._base = np.arange(num_envs) * self._capacity
         self._written = np.zeros(num_envs, np.int64)  # rows completed since the start, per ring
         self._generator = generator
         self._discount, self._n_step, self._later_steps = discount, n_step, later_steps
 
     @staticmethod
-    def row_bytes(observation_size: int, action_dimensions: int, action_dtype: np.dtype) -> int:
-        """Memory of one row: observation, action, reward and flag."""
-        return 4 * observation_size + action_dtype.itemsize * action_dimensions + 4 + 1
+    def row_bytes(
+        observation_size: int,
+        action_dimensions: int,
+        action_dtype: np.dtype,
+        mask_shape: tuple[int, int] | None = None,
+    ) -> int:
+        """Memory of one row: observation, action, reward, flag, and the action mask if there is one."""
+        mask = 0 if mask_shape is None else _mask_bytes(mask_shape)
+        return 4 * observation_size + action_dtype.itemsize * action_dimensions + 4 + 1 + mask
 
     @property
     def nbytes(self) -> int:
@@ -71,16 +83,24 @@ class Replay:
         """Rows completed since the start, per environment: [E]."""
         return self._written.copy()
 
-    def begin(self, which: Array, observations: Array) -> None:
-        """First observation of a new episode in the environments of the mask `which` [E]; observations [E, O]."""
+    def begin(self, which: Array, observations: Array, masks: Array | None = None) -> None:
+        """First observation of a new episode in the environments of the mask `which` [E]; [E, O], [E, D, N]."""
         rows = self._open_rows()[which]
         self._observations[rows] = observations[which]
+        if masks is not None:
+            self._write_masks(rows, masks[which])
         self._flags[rows] = _OPEN
 
     def add(
-        self, actions: Array, rewards: Array, terminated: Array, truncated: Array, next_observations: Array
+        self,
+        actions: Array,
+        rewards: Array,
+        terminated: Array,
+        truncated: Array,
+        next_observations: Array,
+        next_masks: Array | None = None,
     ) -> None:
-        """One step of every environment: [E, D], [E], [E], [E], [E, O]. Ended episodes need `begin` next."""
+        """One step of every environment: [E, D], [E], [E], [E], [E, O], [E, D, N]. Ended episodes need `begin` next."""
         rows = self._open_rows()
         self._actions[rows] = actions
         self._rewards[rows] = rewards
@@ -88,6 +108,8 @@ class Replay:
         self._written += 1
         rows = self._open_rows()
         self._observations[rows] = next_observations
+        if next_masks is not None:
+            self._write_masks(rows, next_masks)
         ended = terminated | truncated
         self._flags[rows] = np.where(ended, _LAST, _OPEN)
         self._written += ended
@@ -106,19 +128,23 @@ class Replay:
             weight = np.where(goes_on, weight * np.float32(self._discount), weight)
             row = np.where(goes_on, following, row)
             rows.append(row)
+        last = self._after(row)
         return Transition(
             observation=self._observations[start],
             action=self._actions[start],
             reward=reward,
             discount=np.where(self._flags[row] == _TERMINAL_STEP, np.float32(0), weight),
-            next_observation=self._observations[self._after(row)],
+            next_observation=self._observations[last],
             later_weight=np.sum(weights, axis=0) if weights else None,
             later_steps=self._steps(rows, weights) if weights and self._later_steps else None,
+            mask=self._read_masks(start),
+            next_mask=self._read_masks(last),
         )
 
     def _steps(self, rows: list[Array], weights: list[Array]) -> LaterSteps[Array]:
         chosen = np.stack(rows, axis=1)  # [B, n - 1]
-        return LaterSteps(self._observations[chosen], self._actions[chosen], np.stack(weights, axis=1))
+        weight = np.stack(weights, axis=1)
+        return LaterSteps(self._observations[chosen], self._actions[chosen], weight, self._read_masks(chosen))
 
     def episodes(self, since: Array) -> tuple[list[Episode], Array]:
         """Whole episodes among the rows counted from `since` [E], and from where to look for the next ones: [E].
@@ -139,8 +165,9 @@ class Replay:
         return found, following
 
     def _episode(self, rows: Array) -> Episode:
-        terminated = self._flags[rows[-2]] == _TERMINAL_STEP
-        return Episode(self._observations[rows], self._actions[rows], self._rewards[rows[:-1]], bool(terminated))
+        terminated = bool(self._flags[rows[-2]] == _TERMINAL_STEP)
+        taken = self._actions[rows], self._rewards[rows[:-1]]
+        return Episode(self._observations[rows], *taken, terminated, self._read_masks(rows))
 
     @property
     def most_rows(self) -> int:
@@ -165,6 +192,8 @@ class Replay:
     def restore_rows(self, arrays: dict[str, Array], first: Array, until: Array) -> None:
         """Put back what `rows` gave, oldest first."""
         positions = self._positions(first, until)
+        if "masks" in arrays and self._masks is None:
+            self._make_masks()
         for name, column in self._columns().items():
             found = arrays.get(name)
             if found is None or found.shape != (len(positions), *column.shape[1:]) or found.dtype != column.dtype:
@@ -188,12 +217,12 @@ class Replay:
         """The generator, as plain data; rows travel in segments."""
         return {"written": self._written.tolist(), "generator": self._generator.bit_generator.state}
 
-    def restore_state(self, state: dict[str, Any], open_observations: Array) -> None:
-        """Inverse of `state`, once all rows are back; open_observations [E, O]."""
+    def restore_state(self, state: dict[str, Any], open_observations: Array, open_masks: Array | None = None) -> None:
+        """Inverse of `state`, once all rows are back; open_observations [E, O], open_masks [E, D, N]."""
         if self._written.tolist() != state["written"]:
             raise InputError(f"the replay has {self._written.tolist()} rows, expected {state['written']}")
         self._generator.bit_generator.state = state["generator"]
-        self.begin(np.ones(len(self._base), bool), open_observations)
+        self.begin(np.ones(len(self._base), bool), open_observations, open_masks)
 
     def end_open_episodes(self, which: Array) -> None:
         """Close the current episodes of the mask `which` [E] as a time limit would, without a further step."""
@@ -206,7 +235,26 @@ class Replay:
             "actions": self._actions,
             "rewards": self._rewards,
             "flags": self._flags,
+            **({} if self._masks is None else {"masks": self._masks}),
         }
+
+    def _make_masks(self) -> None:
+        if self._mask_shape is None:
+            raise InputError("there are action masks, but the actions are continuous")
+        self._masks = np.zeros((len(self._flags), _mask_bytes(self._mask_shape)), np.uint8)
+
+    def _write_masks(self, rows: Array, masks: Array) -> None:
+        if self._masks is None:
+            self._make_masks()
+        assert self._masks is not None
+        self._masks[rows] = np.packbits(masks.reshape(len(rows), -1), axis=-1)
+
+    def _read_masks(self, rows: Array) -> Array | None:
+        """[...] -> [..., D, N]."""
+        if self._masks is None or self._mask_shape is None:
+            return None
+        bits = np.unpackbits(self._masks[rows], axis=-1, count=math.prod(self._mask_shape))
+        return bits.view(bool).reshape(*rows.shape, *self._mask_shape)
 
     def _open_rows(self) -> Array:
         return self._base + self._written % self._capacity
@@ -236,3 +284,7 @@ class Replay:
     def _draw_any(self, count: int, filled: int) -> Array:
         ring, position = np.divmod(self._generator.integers(len(self._base) * filled, size=count), filled)
         return ring * self._capacity + position
+
+
+def _mask_bytes(shape: tuple[int, int]) -> int:
+    return -(-math.prod(shape) // 8)

@@ -14,7 +14,7 @@ import numpy as np
 
 from implicitq import algorithms, hindsight, memory
 from implicitq.configs import Config
-from implicitq.envs.making import EnvironmentMaker
+from implicitq.envs.making import EnvironmentFailed, EnvironmentMaker
 from implicitq.envs.vector import Step, TrainingEnvironments
 from implicitq.evaluate import Evaluator
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Ticked
@@ -62,6 +62,7 @@ class Trainer:
             discount=config.discount,
             n_step=config.n_step,
             later_steps=algorithm.needs_later_steps,
+            mask_shape=self.spec.mask_shape,
         )
         self.step = 0
         self.episodes = 0
@@ -76,9 +77,9 @@ class Trainer:
         self._compared = np.zeros(config.num_envs, np.int64)  # up to these rows of the replay, values met their returns
         self._finished: list[tuple[float, int]] = []  # episodes since the last row of metrics
 
-    def _refuse_replay_beyond_memory(self) -> None:
+    def _refuse_replay_beyond_memory(self, masks: tuple[int, int] | None = None) -> None:
         rows, spec = self.config.replay_size, self.spec
-        row = Replay.row_bytes(spec.observation_size, spec.action_dimensions, self.learner.action_dtype)
+        row = Replay.row_bytes(spec.observation_size, spec.action_dimensions, self.learner.action_dtype, masks)
         memory.refuse_excess(f"replay_size {rows:,}", row * rows, row * min(rows, self.config.steps))
 
     def run(self, until: int) -> Iterator[Event]:
@@ -86,13 +87,15 @@ class Trainer:
         if self._observations is None:
             self._observations = self.envs.start()
             self._check_finite(self._observations, None)
-            self.replay.begin(np.ones(self.config.num_envs, bool), self._observations)
+            if self.envs.masks is not None:
+                self._refuse_replay_beyond_memory(self.spec.mask_shape)
+            self.replay.begin(np.ones(self.config.num_envs, bool), self._observations, self.envs.masks)
         while self.step < until:
             self._collect()
             if self.step >= self.config.min_replay:
                 if self._due(self.config.log_every) or self.step >= until:
                     self.learner.watch()
-                for _ in range(self.config.num_envs):
+                for _ in range(self.config.num_envs * self.config.updates_per_step):
                     self.learner.update(self.replay.sample(self.config.batch_size))
             if self._due(self.config.log_every) or self.step >= until:
                 yield Measured(self.step, self._take_metrics())
@@ -119,7 +122,8 @@ class Trainer:
         if step.failed.any():
             stored, step = self._step_anew(stored, step.failed)
         self._check_finite(step.observations, step.rewards)
-        self.replay.add(stored, step.rewards, step.terminated, step.truncated, step.observations)
+        ends = step.terminated, step.truncated
+        self.replay.add(stored, step.rewards, *ends, step.observations, self.envs.masks)
         self.step += self.config.num_envs
         self._observations = self._count_episodes(step)
 
@@ -127,7 +131,8 @@ class Trainer:
         """Actions of this step as they are stored, and their coordinates."""
         uniform = self.config.warmup == "uniform" and self.step < self.config.min_replay
         draw = self.learner.newest.uniform if uniform else self.learner.newest.sample
-        stored, coordinates = draw(observations, self.step)
+        masks = self.envs.masks
+        stored, coordinates = draw(observations, self.step, *(() if masks is None else (masks,)))
         return np.asarray(stored), np.asarray(coordinates)
 
     def _step_anew(self, stored: Array, failed: Array) -> tuple[Array, Step]:
@@ -140,7 +145,7 @@ class Trainer:
         self._lengths[failed] = 0
         observations = self.envs.restart(failed)
         self._check_finite(observations, None)
-        self.replay.begin(failed, observations)
+        self.replay.begin(failed, observations, self.envs.masks)
         again, coordinates = self._draw(observations)
         return np.where(failed[:, None], again, stored), self.envs.step(coordinates, failed)
 
@@ -157,7 +162,7 @@ class Trainer:
         self._lengths[ended] = 0
         observations = self.envs.next_episodes(ended)
         self._check_finite(observations, None)
-        self.replay.begin(ended, observations)
+        self.replay.begin(ended, observations, self.envs.masks)
         return observations
 
     def _due(self, every: int) -> bool:
@@ -213,6 +218,8 @@ class Trainer:
         arrays = {f"learner.{name}": array for name, array in self.learner.arrays().items()}
         arrays |= {f"envs.{name}": array for name, array in self.envs.arrays().items()}
         arrays |= {"observations": self._observations, "returns": self._returns, "lengths": self._lengths}
+        if self.envs.masks is not None:
+            arrays["masks"] = self.envs.masks.astype(np.uint8)
         data = {
             "step": self.step,
             "episodes": self.episodes,
@@ -234,14 +241,20 @@ class Trainer:
         self._finished = [(float(total), int(length)) for total, length in data["finished"]]
         self._returns, self._lengths = np.array(arrays["returns"]), np.array(arrays["lengths"])
         saved = np.array(arrays["observations"])
-        self.replay.restore_state(data["replay"], saved)
+        masks = arrays["masks"].astype(bool) if "masks" in arrays else None
+        self.replay.restore_state(data["replay"], saved, masks)
         # Not there in earlier versions; a salvaged replay has fewer rows than there were.
         self._compared = np.minimum(data.get("compared", self.replay.written), self.replay.written)
-        self.envs.restarts = data.get(RESTARTS, 0)
         best = data.get("best")  # not there before the first evaluation, and in earlier versions
         self.best = None if best is None else Best(best["step"], best["mean"], under("best.", arrays))
+        self.envs.restarts = data.get(RESTARTS, 0)
         self._observations = self.envs.restore(under("envs.", arrays))
-        if not np.array_equal(self._observations, saved):
+        now = self.envs.masks
+        if (now is None) != (masks is None):
+            had, has = ("without", "gives some") if masks is None else ("with", "gives none")
+            raise EnvironmentFailed(f"the run was trained {had} action masks, but its environment {has}")
+        alike = now is None or masks is None or np.array_equal(now, masks)
+        if not (alike and np.array_equal(self._observations, saved)):
             self._start_over_episodes()
 
     def _start_over_episodes(self) -> None:
@@ -255,7 +268,7 @@ class Trainer:
         self._returns[:] = 0
         self._lengths[:] = 0
         self._observations = self.envs.next_episodes(everywhere)
-        self.replay.begin(everywhere, self._observations)
+        self.replay.begin(everywhere, self._observations, self.envs.masks)
 
     def close(self) -> None:
         self.envs.close()

@@ -29,6 +29,7 @@ class LaterSteps(NamedTuple, Generic[A]):
     observation: A  # [B, n - 1, O]
     action: A  # [B, n - 1, D]
     weight: A  # [B, n - 1], gamma^i for step i; zero beyond the end of the episode
+    mask: A | None = None  # [B, n - 1, D, N], as in `Transition`
 
 
 class Transition(NamedTuple, Generic[A]):
@@ -39,6 +40,7 @@ class Transition(NamedTuple, Generic[A]):
     it as it is, so the target `reward + discount * V(next_observation)` is right in every case.
     `later_weight` is the sum of gamma^i over steps 1 to n - 1 of the return, and `later_steps` has their observations
     and actions, for algorithms that need whole paths.
+    `mask` and `next_mask` say which actions the two states allow, where the environment gives action masks.
     """
 
     observation: A  # [B, O]
@@ -48,6 +50,8 @@ class Transition(NamedTuple, Generic[A]):
     next_observation: A  # [B, O]
     later_weight: A | None = None  # [B]; None for one-step returns
     later_steps: LaterSteps[A] | None = None  # only where the algorithm asks for them
+    mask: A | None = None  # [B, D, N]; None: all actions are allowed
+    next_mask: A | None = None  # [B, D, N]; of a state that ends the episode it means nothing
 
     def map_observations(self, function: Callable[[A], A]) -> Transition[A]:
         """The same batch with `function` applied to all its observations."""
@@ -70,6 +74,11 @@ class Spec:
     @property
     def continuous(self) -> bool:
         return self.categories is None
+
+    @property
+    def mask_shape(self) -> tuple[int, int] | None:
+        """D and N of action masks; None for continuous actions, which have none."""
+        return None if self.categories is None else (len(self.categories), max(self.categories))
 
     @property
     def action_kind(self) -> ActionKind:

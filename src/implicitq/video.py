@@ -35,12 +35,13 @@ def record(agent: Agent, path: Path, *, episodes: int = 1, seed: int | None = No
     try:
         for episode in range(episodes):
             first = episode_seed(agent.config.seed if seed is None else seed, VIDEO, 0, episode)
-            observation = adapter.reset(first)
+            observation, mask = adapter.reset(first)
             total, done = 0.0, False
             while not done and len(frames) < most_frames:
                 frames.append(_frame(env))
-                actions = spaces.to_environment(agent.action_space, np.asarray(policy(observation[None])))
-                observation, reward, terminated, truncated = adapter.step(actions[0])
+                allowed = () if mask is None else (mask[None],)
+                actions = spaces.to_environment(agent.action_space, np.asarray(policy(observation[None], *allowed)))
+                observation, reward, terminated, truncated, mask = adapter.step(actions[0])
                 total += reward
                 done = terminated or truncated
             returns.append(total)

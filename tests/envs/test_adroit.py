@@ -93,11 +93,37 @@ def test_episodes_last_200_steps():
 
 
 @needs_robotics
+def test_the_pen_task_ends_with_a_drop_or_after_100_steps():
+    ours, theirs = EnvironmentMaker("implicitq/AdroitHandPen-v1")(), EnvironmentMaker("AdroitHandPen-v1")()
+    for env in (ours, theirs):
+        env.reset(seed=0)
+        env.action_space.seed(0)
+    dropped = False
+    while not dropped:  # random actions throw it out of the hand within 100 steps
+        action = ours.action_space.sample()
+        _, reward, dropped, truncated, _ = ours.step(action)
+        _, same, terminated, _, _ = theirs.step(action)
+        raw = ours.unwrapped
+        assert dropped == (raw.data.xpos[raw.obj_body_id][2] < 0.075)  # pyright: ignore
+        assert (reward, terminated, truncated) == (same, False, False)
+    ours.reset(seed=0)
+    ours.unwrapped.model.opt.gravity[:] = 0  # now it stays  # pyright: ignore
+    ends = [ours.step(np.zeros(24))[2:4] for _ in range(100)]
+    assert ends[-2:] == [(False, False), (False, True)]
+    ours.close()
+    theirs.close()
+
+
+@needs_robotics
 def test_the_suite_uses_fixed_ids_of_upstream_once_they_are_there(monkeypatch):
     assert suites.suite_of("adroit").tasks[0] == "implicitq/AdroitHandDoor-v1"
     fixed = {**gym.registry, "AdroitHandDoor-v2": gym.registry["AdroitHandDoor-v1"]}
     monkeypatch.setattr(gym, "registry", fixed)
-    assert suites.suite_of("adroit").tasks == ("AdroitHandDoor-v2", "implicitq/AdroitHandHammer-v1", "AdroitHandPen-v1")
+    assert suites.suite_of("adroit").tasks == (
+        "AdroitHandDoor-v2",
+        "implicitq/AdroitHandHammer-v1",
+        "implicitq/AdroitHandPen-v1",
+    )
 
 
 @pytest.mark.skipif(INSTALLED, reason="gymnasium-robotics is installed")

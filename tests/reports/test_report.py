@@ -26,7 +26,16 @@ def test_a_report_has_figures_tables_and_a_self_contained_page(finished_sweep):
     done = write_report(finished_sweep)
     assert (done.runs, done.broken, done.missing) == (18, 0, 0)
     text = done.page.read_text()
-    names = ["aggregates", "improvement", "efficiency", "profile", "Pendulum-v1", "InvertedPendulum-v5"]
+    names = [
+        "aggregates",
+        "improvement",
+        "iqm-along-training",
+        "mean-along-training",
+        "median-along-training",
+        "profile",
+        "Pendulum-v1",
+        "InvertedPendulum-v5",
+    ]
     assert text.count("<svg") == len(names)
     for name in names:
         for form in ("pdf", "png"):

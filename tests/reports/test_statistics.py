@@ -80,7 +80,7 @@ def test_a_task_with_a_single_seed_leaves_the_bounds_open(scores):
         assert np.isnan(interval.high)
     for value, low, high in (
         statistics.profile_band(matrix, np.array([0.0, 0.5]), generator, 20),
-        statistics.curve_band(matrix[None], generator, 20),
+        statistics.curve_band(matrix[None], statistics.iqm, generator, 20),
     ):
         assert np.isfinite(value).all()
         assert np.isnan([low, high]).all()

@@ -61,7 +61,7 @@ def test_every_study_has_sac_to_normalise_by():
 
 def test_the_full_ablation_has_the_papers_scale():
     plan = expand(STUDIES["ablation"], SUITES["gym"], 20, 20_000_000)
-    assert len(plan.runs) == 780
+    assert len(plan.runs) == 880
     assert {run.config().steps for run in plan.runs} == {20_000_000}
 
 

@@ -23,6 +23,9 @@ class Algorithm(Protocol):
     `state` holds all that training needs. `actor` is the part of it that acts and is shipped, and what a policy file
     holds. Stored actions are what the replay keeps ([B, D]); coordinates are what they mean: numbers in [-1, 1] for
     continuous actions, category numbers for discrete ones.
+
+    Where the environment gives action masks, those of a batch are in it, and all that acts or answers is called with
+    the mask of its observations, [B, D, N], as one more argument. Algorithms for discrete actions take it.
     """
 
     @property

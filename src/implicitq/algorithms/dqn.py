@@ -36,14 +36,20 @@ def chosen(rows: jax.Array, action: jax.Array) -> jax.Array:
     return jnp.take_along_axis(rows, action.astype(jnp.int32), axis=1)[:, 0]
 
 
+def restricted(q: jax.Array, mask: jax.Array | None) -> jax.Array:
+    """Q(s, .) with minus infinity for actions that are forbidden: [B, N], [B, 1, N] -> [B, N]."""
+    return q if mask is None else jnp.where(mask[:, 0], q, -jnp.inf)
+
+
 def munchausen_loss(
     q: jax.Array, target_q: jax.Array, next_target_q: jax.Array, batch: Transition[jax.Array], config: DQNConfig
 ) -> jax.Array:
     """Mean of (r + alpha T ln pi_(a|s) + gamma sum_b pi_(b|s') (Q_(s', b) - T ln pi_(b|s')) - Q(s, a))^2, _ for target.
 
     With pi_target = softmax(Q_target / T) the sum is the soft maximum of Q_target(s', .), and T ln pi_target is
-    Q_target minus its soft maximum. All three Q are [B, N].
+    Q_target minus its soft maximum. All three Q are [B, N]; over what s and s' allow, if not all is allowed.
     """
+    target_q, next_target_q = restricted(target_q, batch.mask), restricted(next_target_q, batch.next_mask)
     log_policy = target_q - equations.soft_maximum(target_q, config.temperature)[:, None]  # T ln pi_target: [B, N]
     bonus = equations.munchausen_bonus(chosen(log_policy, batch.action), config.alpha, 1.0, config.munchausen_clip)
     next_value = equations.soft_maximum(next_target_q, config.temperature)
@@ -57,11 +63,11 @@ def loss(online: MLP, target: MLP, batch: Transition[jax.Array], config: DQNConf
     error = munchausen_loss(q, target(batch.observation), target(batch.next_observation), batch, config)
     metrics = {
         "loss": error,
-        "value": jnp.mean(equations.soft_maximum(q, config.temperature)),
+        "value": jnp.mean(equations.soft_maximum(restricted(q, batch.mask), config.temperature)),
         "q": jnp.mean(chosen(q, batch.action)),
     }
     if config.temperature > 0:
-        policy = jax.nn.softmax(q / config.temperature)
+        policy = jax.nn.softmax(restricted(q, batch.mask) / config.temperature)
         metrics["entropy_per_dimension"] = -jnp.mean(jnp.sum(policy * jnp.log(policy + _TINY), axis=1))
     return error, metrics
 
@@ -96,42 +102,54 @@ class DQN:
     def actor(self, state: DQNState) -> MLP:
         return state.online
 
-    def sample(self, actor: MLP, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return self.encode(actor, jax.random.categorical(key, self._log_policy(actor, observation))[:, None])
+    def sample(
+        self, actor: MLP, observation: jax.Array, key: jax.Array, mask: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        return self.encode(actor, jax.random.categorical(key, self._log_policy(actor, observation, mask))[:, None])
 
     def encode(self, actor: MLP, coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
         return coordinates.astype(np.min_scalar_type(self._actions - 1)), coordinates
 
-    def deterministic(self, actor: MLP, observation: jax.Array) -> jax.Array:
-        return jnp.argmax(actor(observation), axis=1)[:, None]
+    def deterministic(self, actor: MLP, observation: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+        return jnp.argmax(restricted(actor(observation), mask), axis=1)[:, None]
 
-    def value(self, actor: MLP, observation: jax.Array) -> jax.Array:
+    def value(self, actor: MLP, observation: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """The soft maximum of Q(s, .)."""
-        return equations.soft_maximum(actor(observation), self.config.temperature)
+        return equations.soft_maximum(restricted(actor(observation), mask), self.config.temperature)
 
-    def regularization(self, actor: MLP, observation: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def regularization(
+        self, actor: MLP, observation: jax.Array, action: jax.Array, mask: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
         """-(1 - alpha) T ln pi(a|s) of the softmax; nothing at temperature 0, nor at later steps of a return."""
-        q, temperature = actor(observation), self.config.temperature
+        q, temperature = restricted(actor(observation), mask), self.config.temperature
         scaled = chosen(q, action) - equations.soft_maximum(q, temperature)  # T ln pi(a|s)
         bonus = equations.munchausen_bonus(scaled, self.config.alpha, 1.0, self.config.munchausen_clip)
         none = jnp.zeros_like(scaled)
         return (bonus - scaled if temperature > 0 else none), none
 
-    def log_prob(self, actor: MLP, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
+    def log_prob(
+        self, actor: MLP, observation: jax.Array, coordinates: jax.Array, mask: jax.Array | None = None
+    ) -> jax.Array:
         """Of the policy that `sample` draws from; minus infinity for what it never does."""
-        return chosen(self._log_policy(actor, observation), coordinates)
+        return chosen(self._log_policy(actor, observation, mask), coordinates)
 
-    def q_value(self, actor: MLP, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
-        return chosen(actor(observation), coordinates)
+    def q_value(
+        self, actor: MLP, observation: jax.Array, coordinates: jax.Array, mask: jax.Array | None = None
+    ) -> jax.Array:
+        return chosen(restricted(actor(observation), mask), coordinates)
 
-    def _log_policy(self, actor: MLP, observation: jax.Array) -> jax.Array:
-        """ln((1 - epsilon) softmax(Q / T) + epsilon / N); at T = 0 the softmax is greedy: [B, N]."""
-        q, temperature, epsilon = actor(observation), self.config.temperature, self.config.epsilon
+    def _log_policy(self, actor: MLP, observation: jax.Array, mask: jax.Array | None) -> jax.Array:
+        """ln((1 - epsilon) softmax(Q / T) + epsilon / N), N that of allowed actions; at T = 0 greedy: [B, N]."""
+        temperature, epsilon = self.config.temperature, self.config.epsilon
+        q = restricted(actor(observation), mask)
         if temperature > 0:
             policy = jax.nn.softmax(q / temperature)
         else:
             policy = jax.nn.one_hot(jnp.argmax(q, axis=1), self._actions)
-        return jnp.log((1 - epsilon) * policy + epsilon / self._actions)
+        if mask is None:
+            return jnp.log((1 - epsilon) * policy + epsilon / self._actions)
+        allowed = mask[:, 0]
+        return jnp.log((1 - epsilon) * policy + epsilon * allowed / jnp.sum(allowed, axis=1, keepdims=True))
 
     def _optimizer(self) -> optax.GradientTransformation:
         return optax.adam(self.config.learning_rate)

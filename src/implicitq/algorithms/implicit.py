@@ -20,7 +20,7 @@ from implicitq import equations, policies
 from implicitq.algorithms.base import Metrics, global_norm
 from implicitq.configs import ImplicitConfig, Weights
 from implicitq.networks import StateValue
-from implicitq.policies import Distribution, Policy
+from implicitq.policies import Distribution, Policy, restricted
 from implicitq.types import PyTree, Spec, Transition
 from implicitq.validation import require
 
@@ -31,6 +31,16 @@ class Networks(NamedTuple):
     policy: Policy
     value: StateValue
     log_temperature: jax.Array | None = None
+
+    def act(self, observation: jax.Array, temperature: jax.Array | float) -> Distribution:
+        """pi(.|s): [B, O]."""
+        return self.policy(observation, temperature)
+
+    def soft_value(
+        self, observation: jax.Array, temperature: jax.Array | float, mask: jax.Array | None = None
+    ) -> jax.Array:
+        """V(s): [B, O] -> [B]. It has learnt what the state allows, so it needs no mask of it."""
+        return self.value(observation)
 
 
 class Targets(NamedTuple):
@@ -51,14 +61,18 @@ class LossResult(NamedTuple):
 
     error: jax.Array
     metrics: Metrics
-    online: Networks  # the same parameters, with the batch's statistics noted
+    online: Any  # the same parameters, with the batch's statistics noted
 
 
-def weights_of(online: Networks, config: ImplicitConfig) -> Weights:
+Act = Callable[[jax.Array, jax.Array | float], Distribution]
+"""Observations and the temperature -> pi(.|s)."""
+
+
+def weights_of(log_temperature: jax.Array | None, config: ImplicitConfig) -> Weights:
     """The config's, or, if the temperature is learnt, what it is now; no gradient flows into it."""
-    if online.log_temperature is None:
+    if log_temperature is None:
         return config.weights
-    temperature = jnp.exp(jax.lax.stop_gradient(online.log_temperature))
+    temperature = jnp.exp(jax.lax.stop_gradient(log_temperature))
     if config.kl is not None:
         return Weights(temperature, jnp.minimum(config.kl / temperature, 1.0))
     if config.entropy is not None:
@@ -67,11 +81,29 @@ def weights_of(online: Networks, config: ImplicitConfig) -> Weights:
     return Weights(temperature, config.alpha)
 
 
+def log_policy(
+    distribution: Distribution,
+    action: jax.Array,
+    policy: Policy,
+    config: ImplicitConfig,
+    mask: jax.Array | None = None,
+) -> jax.Array:
+    """ln pi(a|s) as Q-values hold it: [B, D] -> [B]. The distribution is one over what the mask allows.
+
+    Centred, it is ln pi + H, with the wanted entropy H: zero on average where the policy is as random as wanted. Then
+    this earns nothing, and a long life is not worth more than a short one for its entropy alone.
+    """
+    log_pi = distribution.log_prob(action)
+    if config.log_policy == "centred":
+        log_pi = log_pi + entropy_goal(policy, config, mask) * action.shape[-1]
+    return log_pi
+
+
 def predict(
-    distribution: Distribution, value: jax.Array, action: jax.Array, weights: Weights, key: jax.Array
+    distribution: Distribution, value: jax.Array, log_pi: jax.Array, weights: Weights, key: jax.Array
 ) -> tuple[jax.Array, Metrics]:
     """Q(s, a) at the batch's actions by Eq. 1, [B], and the metrics of the prediction."""
-    q = equations.implicit_q(distribution.log_prob(action), value, weights.temperature)
+    q = equations.implicit_q(log_pi, value, weights.temperature)
     metrics = {
         "value": jnp.mean(value),
         "q": jnp.mean(q),
@@ -86,36 +118,71 @@ def needs_later_steps(config: ImplicitConfig) -> bool:
 
 
 def later_terms(
-    policy: Policy, target_policy: Policy | None, batch: Transition[jax.Array], weights: Weights, config: ImplicitConfig
+    act: Act,
+    target_act: Act | None,
+    policy: Policy,
+    batch: Transition[jax.Array],
+    weights: Weights,
+    config: ImplicitConfig,
 ) -> jax.Array | float:
     """What n-step rewards lack of a regularised return, for steps i = 1 to n - 1: [B].
 
     path: sum_i gamma^i (alpha T ln pi_target_i - T ln pi_i), which is consistent for any actions.
-    soft: its expectation if every step is on policy and has the wanted entropy H, (1 - alpha) T H sum_i gamma^i.
+    soft: its expectation if every step is on policy and has the wanted entropy H, (1 - alpha) T H sum_i gamma^i, which
+    is nothing where ln pi is centred.
     """
     if batch.later_steps is not None:
         steps = batch.later_steps
         observation = steps.observation.reshape(-1, steps.observation.shape[-1])  # [B (n - 1), O]
         action = steps.action.reshape(-1, steps.action.shape[-1])
-        terms = -weights.temperature * policy(observation, weights.temperature).log_prob(action)
-        if target_policy is not None:
-            log_pi = target_policy(observation, weights.temperature).log_prob(action)
+        mask = None if steps.mask is None else steps.mask.reshape(-1, *steps.mask.shape[2:])
+        now = restricted(act(observation, weights.temperature), mask)
+        terms = -weights.temperature * log_policy(now, action, policy, config, mask)
+        if target_act is not None:
+            before = restricted(target_act(observation, weights.temperature), mask)
+            log_pi = log_policy(before, action, policy, config, mask)
             terms += equations.munchausen_bonus(log_pi, weights.alpha, weights.temperature, config.munchausen_clip)
         return jnp.sum(steps.weight * terms.reshape(steps.weight.shape), axis=1)
-    if config.n_step_target == "soft" and batch.later_weight is not None:
-        entropy = entropy_goal(policy, config) * batch.action.shape[-1]
+    if config.n_step_target == "soft" and config.log_policy != "centred" and batch.later_weight is not None:
+        entropy = mean_entropy_goal(policy, config, batch.mask) * batch.action.shape[-1]
         return (1 - weights.alpha) * weights.temperature * entropy * batch.later_weight
     return 0.0
 
 
-def entropy_goal(policy: Policy, config: ImplicitConfig) -> float:
-    """Nats per action dimension that a learnt temperature holds."""
-    return policy.entropy_goal if config.entropy_target is None else config.entropy_target
+def entropy_goal(policy: Policy, config: ImplicitConfig, mask: jax.Array | None) -> Any:
+    """Nats per action dimension that a learnt temperature holds.
+
+    With action masks, by default, it is in every state the same share of what uniform actions have, which is ln of the
+    number that is allowed: [B].
+    """
+    if config.entropy_target is not None:
+        return config.entropy_target
+    if mask is None or policy.most_entropy == 0:
+        return policy.entropy_goal
+    return policy.entropy_goal / policy.most_entropy * jnp.mean(jnp.log(jnp.sum(mask, axis=-1)), axis=-1)
 
 
-def temperature_loss(log_temperature: jax.Array, entropy: jax.Array, entropy_target: float) -> jax.Array:
+def mean_entropy_goal(policy: Policy, config: ImplicitConfig, mask: jax.Array | None) -> Any:
+    """`entropy_goal` on average over the states of the mask."""
+    goal = entropy_goal(policy, config, mask)
+    return jnp.mean(goal) if isinstance(goal, jax.Array) else goal
+
+
+def temperature_loss(log_temperature: jax.Array, entropy: jax.Array, entropy_target: jax.Array | float) -> jax.Array:
     """ln T (entropy - target): T rises where the policy is less random than wanted, and falls where it is more."""
     return log_temperature * jax.lax.stop_gradient(entropy - entropy_target)
+
+
+def first_log_temperature(config: ImplicitConfig) -> jax.Array | None:
+    """Where a learnt temperature starts; None for a fixed one."""
+    return jnp.log(jnp.float32(config.initial_temperature)) if config.temperature == "auto" else None
+
+
+def separate_networks(config: ImplicitConfig, spec: Spec, key: jax.Array) -> Networks:
+    """A network for the policy and one for the value, as in the paper."""
+    policy_key, value_key = jax.random.split(key)
+    value = StateValue(spec.observation_size, config.hidden, value_key, config.batch_norm)
+    return Networks(policies.build(config, spec, policy_key), value, first_log_temperature(config))
 
 
 @dataclass(frozen=True)
@@ -124,26 +191,20 @@ class ImplicitAlgorithm:
 
     config: Any  # the ImplicitConfig that both functions take
     spec: Spec
-    loss: Callable[[Networks, Targets, Transition[jax.Array], Any, jax.Array], LossResult]
-    targets: Callable[[Networks, Any], Targets]  # which networks have a slowly following copy
+    loss: Callable[[Any, Any, Transition[jax.Array], Any, jax.Array], LossResult]
+    targets: Callable[[Any, Any], Any]  # which networks have a slowly following copy
+    networks: Callable[[Any, Spec, jax.Array], Any] = separate_networks  # `Networks`, or what acts and answers alike
 
     @property
     def needs_later_steps(self) -> bool:
         return needs_later_steps(self.config)
 
     def init(self, key: jax.Array) -> ImplicitState:
-        policy_key, value_key = jax.random.split(key)
-        config = self.config
-        policy = policies.build(config, self.spec, policy_key)
-        wanted, most = config.entropy_target, policy.most_entropy
+        online = self.networks(self.config, self.spec, key)
+        wanted, most = self.config.entropy_target, online.policy.most_entropy
         reachable = wanted is None or wanted < most
-        require(config, "entropy_target", reachable, f"below the entropy of uniform actions, {most:.3f} nats")
-        online: PyTree = Networks(
-            policy,
-            StateValue(self.spec.observation_size, config.hidden, value_key, config.batch_norm),
-            jnp.log(jnp.float32(config.initial_temperature)) if config.temperature == "auto" else None,
-        )
-        target = jax.tree.map(jnp.copy, self.targets(online, config))
+        require(self.config, "entropy_target", reachable, f"below the entropy of uniform actions, {most:.3f} nats")
+        target = jax.tree.map(jnp.copy, self.targets(online, self.config))
         return ImplicitState(online, target, self._optimizer().init(online))
 
     def update(
@@ -160,42 +221,50 @@ class ImplicitAlgorithm:
     def actor(self, state: ImplicitState) -> Networks:
         return state.online
 
-    def sample(self, actor: Networks, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return self._stored(actor.policy, actor.policy(observation, self._temperature(actor)).sample(key))
+    def sample(
+        self, actor: Networks, observation: jax.Array, key: jax.Array, mask: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        return self._stored(actor.policy, self._distribution(actor, observation, mask).sample(key))
 
     def encode(self, actor: Networks, coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
         return self._stored(actor.policy, actor.policy.encode(coordinates))
 
-    def deterministic(self, actor: Networks, observation: jax.Array) -> jax.Array:
-        return actor.policy(observation, self._temperature(actor)).deterministic()
+    def deterministic(self, actor: Networks, observation: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+        return self._distribution(actor, observation, mask).deterministic()
 
-    def value(self, actor: Networks, observation: jax.Array) -> jax.Array:
-        return actor.value(observation)
+    def value(self, actor: Networks, observation: jax.Array, mask: jax.Array | None = None) -> jax.Array:
+        return actor.soft_value(observation, self._temperature(actor), mask)
 
-    def regularization(self, actor: Networks, observation: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def regularization(
+        self, actor: Networks, observation: jax.Array, action: jax.Array, mask: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
         """-(1 - alpha) T ln pi(a|s), as Eq. 2 solved for V(s) has it; at later steps, what `later_terms` adds."""
-        weights = weights_of(actor, self.config)
-        log_pi = actor.policy(observation, weights.temperature).log_prob(action)
-        bonus = equations.munchausen_bonus(log_pi, weights.alpha, weights.temperature, self.config.munchausen_clip)
+        weights, config = weights_of(actor.log_temperature, self.config), self.config
+        log_pi = log_policy(self._distribution(actor, observation, mask), action, actor.policy, config, mask)
+        bonus = equations.munchausen_bonus(log_pi, weights.alpha, weights.temperature, config.munchausen_clip)
         first = bonus - weights.temperature * log_pi
-        match self.config.n_step_target:
-            case "path":
-                return first, first
-            case "soft":
-                entropy = entropy_goal(actor.policy, self.config) * action.shape[-1]
-                return first, jnp.full_like(first, (1 - weights.alpha) * weights.temperature * entropy)
-            case _:
-                return first, jnp.zeros_like(first)
+        if config.n_step_target == "path":
+            return first, first
+        later = jnp.zeros_like(first)
+        if config.n_step_target == "soft" and config.log_policy != "centred":
+            entropy = entropy_goal(actor.policy, config, mask) * action.shape[-1]
+            later += (1 - weights.alpha) * weights.temperature * entropy
+        return first, later
 
-    def log_prob(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
-        policy = actor.policy
-        return policy(observation, self._temperature(actor)).log_prob(policy.encode(coordinates))
+    def log_prob(
+        self, actor: Networks, observation: jax.Array, coordinates: jax.Array, mask: jax.Array | None = None
+    ) -> jax.Array:
+        return self._distribution(actor, observation, mask).log_prob(actor.policy.encode(coordinates))
 
-    def q_value(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
+    def q_value(
+        self, actor: Networks, observation: jax.Array, coordinates: jax.Array, mask: jax.Array | None = None
+    ) -> jax.Array:
         """Eq. 1. With alpha > 0, Q - V is the soft advantage divided by (1 - alpha)."""
-        return equations.implicit_q(
-            self.log_prob(actor, observation, coordinates), actor.value(observation), self._temperature(actor)
-        )
+        temperature = self._temperature(actor)
+        action = actor.policy.encode(coordinates)
+        distribution = self._distribution(actor, observation, mask)
+        log_pi = log_policy(distribution, action, actor.policy, self.config, mask)
+        return equations.implicit_q(log_pi, actor.soft_value(observation, temperature, mask), temperature)
 
     def _objective(
         self, online: Networks, target: Targets, batch: Transition[jax.Array], key: jax.Array
@@ -205,7 +274,7 @@ class ImplicitAlgorithm:
         metrics = {"loss": error, **metrics}
         if online.log_temperature is None:
             return error, (metrics, noted)
-        goal = entropy_goal(online.policy, self.config)
+        goal = mean_entropy_goal(online.policy, self.config, batch.mask)
         apart = temperature_loss(online.log_temperature, metrics["entropy_per_dimension"], goal)
         return error + apart, (metrics | {"temperature": jnp.exp(online.log_temperature)}, noted)
 
@@ -223,8 +292,11 @@ class ImplicitAlgorithm:
     def _stored(self, policy: Policy, action: jax.Array) -> tuple[jax.Array, jax.Array]:
         return action.astype(policy.action_dtype), policy.decode(action)
 
+    def _distribution(self, actor: Networks, observation: jax.Array, mask: jax.Array | None) -> Distribution:
+        return restricted(actor.act(observation, self._temperature(actor)), mask)
+
     def _temperature(self, actor: Networks) -> jax.Array | float:
-        return weights_of(actor, self.config).temperature
+        return weights_of(actor.log_temperature, self.config).temperature
 
     def _optimizer(self) -> optax.GradientTransformation:
         adam = optax.adam(self.config.learning_rate, b1=self.config.adam_b1)

@@ -11,17 +11,20 @@ from __future__ import annotations
 import jax
 
 from implicitq import equations
+from implicitq.algorithms import ensemble
 from implicitq.algorithms.implicit import (
     ImplicitAlgorithm,
     LossResult,
     Networks,
     Targets,
     later_terms,
+    log_policy,
     needs_later_steps,
     predict,
     weights_of,
 )
 from implicitq.configs import IQConfig
+from implicitq.policies import restricted
 from implicitq.types import Spec, Transition
 
 
@@ -32,11 +35,16 @@ def loss(
 
     No gradient flows into the target. Without target networks, pi_target and V_target are the online ones. In n-step
     returns all that follows the first step is part of the target, so its policy is the target policy.
+
+    Where some actions are forbidden, pi is over the others, in states where an action was taken; V needs no mask of s',
+    since it is learnt where s' is the state that is acted in.
     """
-    weights = weights_of(online, config)
+    weights = weights_of(online.log_temperature, config)
     distribution, policy = online.policy.train(batch.observation, weights.temperature)
+    distribution = restricted(distribution, batch.mask)
     here, there, value = online.value.train(batch.observation, batch.next_observation)
-    q, metrics = predict(distribution, here, batch.action, weights, key)
+    log_pi = log_policy(distribution, batch.action, policy, config, batch.mask)
+    q, metrics = predict(distribution, here, log_pi, weights, key)
 
     if target.value is None:
         before, next_value = distribution, there
@@ -45,10 +53,10 @@ def loss(
         next_value = target.value(batch.next_observation)
     bonus = 0.0
     if before is not None:
-        log_pi = before.log_prob(batch.action)
-        bonus = equations.munchausen_bonus(log_pi, weights.alpha, weights.temperature, config.munchausen_clip)
+        log_before = log_policy(restricted(before, batch.mask), batch.action, policy, config, batch.mask)
+        bonus = equations.munchausen_bonus(log_before, weights.alpha, weights.temperature, config.munchausen_clip)
     goal = equations.target(batch.reward, bonus, batch.discount, next_value)
-    goal = goal + later_terms(target.policy or online.policy, target.policy, batch, weights, config)
+    goal = goal + later_terms(target.policy or policy, target.policy, policy, batch, weights, config)
     error = equations.squared_loss(q, jax.lax.stop_gradient(goal))
     return LossResult(error, metrics, online._replace(policy=policy, value=value))
 
@@ -61,4 +69,6 @@ def targets(online: Networks, config: IQConfig) -> Targets:
 
 
 def build(config: IQConfig, spec: Spec) -> ImplicitAlgorithm:
+    if config.members > 1:
+        return ensemble.build(config, spec)
     return ImplicitAlgorithm(config, spec, loss, targets)

@@ -11,10 +11,12 @@ from implicitq.algorithms.implicit import (
     Networks,
     Targets,
     later_terms,
+    log_policy,
     predict,
     weights_of,
 )
 from implicitq.configs import PCLConfig
+from implicitq.policies import restricted
 from implicitq.types import Spec, Transition
 
 
@@ -26,17 +28,19 @@ def loss(
     The value at s' is the online one and has a gradient too, and so has the online policy at all steps of an n-step
     return. Where s' is random this is biased: the squared residual also holds the variance of gamma V(s').
     """
-    weights = weights_of(online, config)
-    distribution = online.policy(batch.observation, weights.temperature)
+    weights = weights_of(online.log_temperature, config)
+    distribution = restricted(online.policy(batch.observation, weights.temperature), batch.mask)
     here, there = online.value(batch.observation), online.value(batch.next_observation)
-    q, metrics = predict(distribution, here, batch.action, weights, key)
+    log_pi = log_policy(distribution, batch.action, online.policy, config, batch.mask)
+    q, metrics = predict(distribution, here, log_pi, weights, key)
 
     bonus = 0.0
     if target.policy is not None:
-        log_pi = target.policy(batch.observation, weights.temperature).log_prob(batch.action)
-        bonus = equations.munchausen_bonus(log_pi, weights.alpha, weights.temperature, config.munchausen_clip)
+        before = restricted(target.policy(batch.observation, weights.temperature), batch.mask)
+        log_before = log_policy(before, batch.action, online.policy, config, batch.mask)
+        bonus = equations.munchausen_bonus(log_before, weights.alpha, weights.temperature, config.munchausen_clip)
     goal = equations.target(batch.reward, bonus, batch.discount, there)
-    goal = goal + later_terms(online.policy, target.policy, batch, weights, config)
+    goal = goal + later_terms(online.policy, target.policy, online.policy, batch, weights, config)
     error = equations.squared_loss(q, goal)
     return LossResult(error, metrics, online)
 

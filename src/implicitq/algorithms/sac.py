@@ -101,7 +101,7 @@ class SAC:
             TwinActionValue(self.spec.observation_size, self.spec.action_dimensions, hidden, critic_key),
             jnp.log(jnp.float32(1.0 if first == "auto" else first)),
         )
-        optimizers = Optimizers(*(self._optimizer().init(part) for part in online))
+        optimizers = Optimizers(*(optax.adam(self.config.learning_rate).init(part) for part in online))
         return SACState(online, jax.tree.map(jnp.copy, online.critics), optimizers)
 
     def update(self, state: SACState, batch: Transition[jax.Array], key: jax.Array) -> tuple[SACState, Metrics]:
@@ -113,17 +113,19 @@ class SAC:
         critic_gradient, metrics = jax.grad(critic_loss, has_aux=True)(
             critics, state.target, policy, temperature, batch, critic_key
         )
-        critics, critic_optimizer = self._step(critics, critic_gradient, state.optimizers.critics)
+        rate, optimizers = self.config.learning_rate, state.optimizers
+        critics, critic_optimizer = self._step(critics, critic_gradient, optimizers.critics, rate)
 
         policy_gradient, (entropy, value) = jax.grad(policy_loss, has_aux=True)(
             policy, critics, temperature, batch.observation, policy_key
         )
-        policy, policy_optimizer = self._step(policy, policy_gradient, state.optimizers.policy)
+        policy, policy_optimizer = self._step(policy, policy_gradient, optimizers.policy, rate)
 
-        temperature_optimizer = state.optimizers.log_temperature
+        temperature_optimizer = optimizers.log_temperature
         if self.config.temperature == "auto":
             gradient = jax.grad(temperature_loss)(log_temperature, entropy, self._entropy_target())
-            log_temperature, temperature_optimizer = self._step(log_temperature, gradient, temperature_optimizer)
+            own = self.config.temperature_learning_rate or rate
+            log_temperature, temperature_optimizer = self._step(log_temperature, gradient, temperature_optimizer, own)
 
         target = equations.polyak(state.target, critics, self.config.target_update)
         online = Networks(policy, critics, log_temperature)
@@ -182,9 +184,8 @@ class SAC:
         each = -1.0 if self.config.entropy_target is None else self.config.entropy_target
         return each * self.spec.action_dimensions
 
-    def _step(self, network: PyTree, gradient: PyTree, optimizer: optax.OptState) -> tuple[PyTree, optax.OptState]:
-        step, optimizer = self._optimizer().update(gradient, optimizer)
+    def _step(
+        self, network: PyTree, gradient: PyTree, optimizer: optax.OptState, rate: float
+    ) -> tuple[PyTree, optax.OptState]:
+        step, optimizer = optax.adam(rate).update(gradient, optimizer)
         return eqx.apply_updates(network, step), optimizer
-
-    def _optimizer(self) -> optax.GradientTransformation:
-        return optax.adam(self.config.learning_rate)

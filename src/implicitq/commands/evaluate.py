@@ -9,7 +9,16 @@ from typing import Annotated, Literal
 from rich.table import Table
 
 from implicitq.commands.display import console, table
-from implicitq.commands.parsing import BestPolicy, EnvironmentName, EpisodeSeed, PolicySource, TrustFile, default, parse
+from implicitq.commands.parsing import (
+    BestPolicy,
+    EnvironmentName,
+    EpisodeSeed,
+    PolicySource,
+    TrustFile,
+    default,
+    find_modules_here,
+    parse,
+)
 from implicitq.types import Evaluation
 
 
@@ -31,6 +40,7 @@ class Options:
 
 def run(arguments: list[str]) -> int:
     options = parse(Options, "evaluate", arguments)
+    find_modules_here(options.env)
 
     from implicitq.agent import load
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import os
+import sys
 from collections.abc import Collection
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from implicitq import configs
+from implicitq.envs.ids import module_of
 from implicitq.sweeps.suites import DESCRIPTIONS
 from implicitq.types import InputError
 from implicitq.validation import ALIASES
@@ -87,6 +90,7 @@ def _refuse_aliases(arguments: list[str]) -> None:
 def parse_with_config(options: Any, command: str, verb: str, env: str, arguments: list[str]) -> Any:
     """Parse a command that takes every hyperparameter: its defaults are those of the algorithm on the task."""
     algorithm, rest = split_algorithm(arguments)
+    find_modules_here(_peek(rest, "--env"))
     preset = "none" if _peek(rest, "--preset") == "none" else "paper"
     given = {word.split("=")[0].lstrip("-").replace("-", "_") for word in rest if word.startswith("--")}
     config = configs.draft(algorithm, _peek(rest, "--env") or env, preset, given)
@@ -132,6 +136,15 @@ def split_algorithm(arguments: list[str]) -> tuple[str, list[str]]:
         if not word.startswith("-") and not follows_flag and (number == 0 or word in configs.ALGORITHMS):
             return word, [*arguments[:number], *arguments[number + 1 :]]
     return "miq", arguments
+
+
+def find_modules_here(*names: str | None) -> None:
+    """Let the module of an id such as `module:Id` that the user has typed be one of the working folder.
+
+    As `python -m` does. Never for an id that comes from a file: the folder may be that of a stranger too.
+    """
+    if any(module_of(name) for name in names if name is not None) and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
 
 
 def beside(source: Path, name: str) -> Path:

@@ -14,6 +14,7 @@ from implicitq.commands.parsing import (
     Track,
     TrustFile,
     default,
+    find_modules_here,
     parse,
     parse_changes,
     split_hyperparameters,
@@ -46,6 +47,7 @@ def run(arguments: list[str]) -> int:
     changes, rest = split_hyperparameters(arguments, {field.name for field in dataclasses.fields(Options)})
     options = parse(Options, "resume", rest)
     changed = parse_changes(_config(options.directory), changes) if changes else {}
+    find_modules_here(options.env)
 
     from implicitq.agent import resume
 

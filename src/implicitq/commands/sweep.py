@@ -10,7 +10,7 @@ import tyro
 from rich.table import Table
 
 from implicitq.commands.display import console, table
-from implicitq.commands.parsing import SuiteName, TrustSuite, default, parse
+from implicitq.commands.parsing import SuiteName, TrustSuite, default, find_modules_here, parse
 from implicitq.envs.ids import refuse_modules
 from implicitq.sweeps import cluster, estimate, random_scores, sweep
 from implicitq.sweeps.display import Live, duration
@@ -53,6 +53,7 @@ class Options:
 def run(arguments: list[str]) -> int:
     """Gives 0 if every run is finished, 1 if some failed, 130 if stopped."""
     options = parse(Options, "sweep", arguments)
+    find_modules_here(*options.tasks)
     suite = suite_of(options.suite, options.tasks)
     if not options.trust_env:
         remedy = "name the task yourself (--tasks), or trust the file (--trust-env)"

@@ -15,6 +15,7 @@ from implicitq.commands.parsing import (
     TrustFile,
     beside,
     default,
+    find_modules_here,
     parse,
 )
 
@@ -34,6 +35,7 @@ class Options:
 
 def run(arguments: list[str]) -> int:
     options = parse(Options, "video", arguments)
+    find_modules_here(options.env)
 
     from implicitq.agent import load
     from implicitq.video import record

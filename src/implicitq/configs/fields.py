@@ -32,6 +32,8 @@ class Config:
     n_step: int = 1  # Rewards summed before bootstrapping.
     actor_average: float | None = None  # Evaluate and save a running mean of weights, with this share of the new ones.
     normalize_observations: bool = False  # Bring every feature to mean 0 and variance 1; saved with the policy.
+    updates_per_step: int = 1  # Updates after every environment step.
+    action_bound: float | None = None  # Box actions without bounds are taken from -bound to bound; None: refused.
     num_envs: int = 1  # Environments stepped side by side; updates per environment step stay the same.
     vectorization: Literal["sync", "async"] = "sync"  # sync: all in this process; async: one process per environment.
     on_env_error: Literal["stop", "restart"] = "stop"  # restart: a training environment that fails is made anew.
@@ -50,7 +52,13 @@ class Config:
         check_types(self)
         for name in ("steps", "replay_size", "min_replay", "eval_every", "checkpoint_every", "log_every"):
             require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
-        for name, most in (("batch_size", 10**6), ("eval_episodes", 10**5), ("n_step", 10**4), ("num_envs", 10**4)):
+        for name, most in (
+            ("batch_size", 10**6),
+            ("eval_episodes", 10**5),
+            ("n_step", 10**4),
+            ("num_envs", 10**4),
+            ("updates_per_step", 10**3),
+        ):
             require(self, name, 1 <= getattr(self, name) <= most, f"a whole number from 1 to {most}")
         require(self, "seed", 0 <= self.seed < 2**32, "a whole number from 0 to 4294967295")
         require(self, "discount", 0 <= self.discount < 1, "a number in [0, 1)")
@@ -60,6 +68,8 @@ class Config:
         require(self, "actor_average", average is None or 0 < average <= 1, "a number in (0, 1] or None")
         good = len(self.hidden) <= 64 and all(units >= 1 for units in self.hidden)
         require(self, "hidden", good, "at most 64 positive layer sizes")
+        bound = self.action_bound
+        require(self, "action_bound", bound is None or 0 < bound < 1e30, "a positive number up to 1e30 or None")
         timeout = self.env_timeout
         require(self, "env_timeout", timeout is None or 0 < timeout < math.inf, "a positive number of seconds or None")
         if timeout is not None and self.vectorization != "async":
@@ -83,11 +93,12 @@ class PolicyEntry:
     module: str
     actions: tuple[ActionKind, ...] = ("Box", "Discrete", "MultiDiscrete")
     density: bool = False  # ln pi is the logarithm of a density, which has no upper bound
+    factored: bool = False  # its distributions have `pool`, for ensembles
 
 
 POLICIES: dict[str, PolicyEntry] = {
-    "multicategorical": PolicyEntry("implicitq.policies.multicategorical"),
-    "gaussian": PolicyEntry("implicitq.policies.gaussian", ("Box",), density=True),
+    "multicategorical": PolicyEntry("implicitq.policies.multicategorical", factored=True),
+    "gaussian": PolicyEntry("implicitq.policies.gaussian", ("Box",), density=True, factored=True),
 }
 
 
@@ -152,7 +163,7 @@ class ImplicitConfig(Config):
     softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature), for auto.
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
     n_step_target: Literal["plain", "path", "soft"] = "plain"  # Terms of n-step returns; docs/algorithms.md.
-    log_policy: Literal["probability", "density"] = "probability"  # Box: ln pi of a bin, or of a density on [-1, 1].
+    log_policy: Literal["probability", "density", "centred"] = "probability"  # What ln pi is in Q; docs/algorithms.md.
     batch_norm: bool = False  # Batch normalisation in both networks, and no target networks (target_update is unused).
     adam_b1: float = 0.9  # Decay of Adam's mean of gradients.
     temperature_learning_rate: float | None = None  # For auto: step size of ln temperature; None: learning_rate.
@@ -188,15 +199,13 @@ class ImplicitConfig(Config):
             weights(self.temperature, self.alpha, self.kl, self.entropy)
         require(self, "bins", 2 <= self.bins <= 65_536, "a whole number from 2 to 65536")
         _require_clip(self)
-        density = POLICIES[self.policy].density or self.log_policy == "density"
-        bounded = self.munchausen_clip is None or not density
-        require(self, "munchausen_clip", bounded, "None where ln pi is a density, which has no upper bound")
+        positive = POLICIES[self.policy].density or self.log_policy != "probability"
+        bounded = self.munchausen_clip is None or not positive
+        require(self, "munchausen_clip", bounded, "None where ln pi is not that of a probability, and may be positive")
         require(self, "adam_b1", 0 <= self.adam_b1 < 1, "a number in [0, 1)")
-        rate = self.temperature_learning_rate
-        require(self, "temperature_learning_rate", rate is None or 0 < rate < math.inf, "a positive number or None")
+        _require_temperature_rate(self)
 
     def _check_auto(self) -> None:
-        require(self, "softmax", self.softmax == "scaled", "'scaled' with temperature 'auto'")
         require(self, "initial_temperature", 0 < self.initial_temperature < math.inf, "a positive number")
         most = math.inf if self.max_temperature is None else self.max_temperature
         least = f"at least initial_temperature ({self.initial_temperature})"
@@ -213,10 +222,15 @@ class ImplicitConfig(Config):
 class IQConfig(ImplicitConfig):
     """Implicit Q-values: Q = temperature * ln pi + V, one squared loss (Eq. 2)."""
 
+    members: int = 1  # Networks whose mean is the Q-value, each with a policy and a value; 1: as in the paper.
+
     def __post_init__(self) -> None:
         super().__post_init__()
         both = self.batch_norm and self.n_step_target == "path"
         require(self, "n_step_target", not both, "'plain' or 'soft' with batch_norm")
+        require(self, "members", 1 <= self.members <= 100, "a whole number from 1 to 100")
+        factored = self.members == 1 or POLICIES[self.policy].factored
+        require(self, "members", factored, f"1 with policy {self.policy!r}, whose members have no common policy")
 
 
 @dataclass(frozen=True)
@@ -238,6 +252,7 @@ class SACConfig(Config):
 
     temperature: float | Literal["auto"] = "auto"  # Entropy weight; auto: learnt, from 1, to hold the entropy target.
     entropy_target: float | None = None  # For auto: entropy to hold, nats per action dimension; None: -1.
+    temperature_learning_rate: float | None = 3e-4  # For auto: step size of ln temperature; None: learning_rate.
     target_update: float = 0.005  # Polyak step of the target Q-networks, after every update.
 
     @property
@@ -250,6 +265,7 @@ class SACConfig(Config):
         require(self, "temperature", positive, "a positive number or 'auto'")
         finite = self.entropy_target is None or math.isfinite(self.entropy_target)
         require(self, "entropy_target", finite, "a finite number or None")
+        _require_temperature_rate(self)
 
 
 @dataclass(frozen=True)
@@ -271,6 +287,11 @@ class DQNConfig(Config):
         require(self, "alpha", 0 <= self.alpha <= 1, "a number in [0, 1]")
         _require_clip(self)
         require(self, "epsilon", 0 <= self.epsilon <= 1, "a number in [0, 1]")
+
+
+def _require_temperature_rate(config: ImplicitConfig | SACConfig) -> None:
+    rate = config.temperature_learning_rate
+    require(config, "temperature_learning_rate", rate is None or 0 < rate < math.inf, "a positive number or None")
 
 
 def _require_clip(config: ImplicitConfig | DQNConfig) -> None:

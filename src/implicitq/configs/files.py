@@ -53,7 +53,8 @@ def _defaults(algorithm: str) -> dict[str, Any]:
     if algorithm not in ALGORITHMS:
         return {}
     fields = dataclasses.fields(ALGORITHMS[algorithm].config)
-    return {field.name: field.default for field in fields if field.name not in ("algorithm", "env")}
+    meant = {field.name: field.default for field in fields if field.name not in ("algorithm", "env")}
+    return meant | {name: None for name in ("temperature_learning_rate",) if name in meant}
 
 
 def _is_setting(value: Any, inside: bool = False) -> bool:
@@ -71,6 +72,8 @@ def _older(values: dict[str, Any]) -> dict[str, Any]:
             raise InputError(
                 f"the config has target_entropy {total}, in total; set entropy_target to its share per action dimension"
             )
+    if values.get("policy") == "gaussian" and "members" not in values:
+        raise InputError("the policy is a gaussian of an earlier version, which was not truncated; train it anew")
     if values.get("temperature") == "auto" and (values.get("kl") is not None or values.get("entropy") is not None):
         values["alpha"] = None  # it was ignored beside them
     return values

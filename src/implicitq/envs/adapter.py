@@ -11,37 +11,42 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from implicitq.envs import spaces
+from implicitq.envs import masks, spaces
 from implicitq.envs.making import EnvironmentFailed, failures_named
 from implicitq.types import Array, InputError
 
 
 class Adapter:
-    """Flat float32 observations, and resets that can replay the beginning of an episode."""
+    """Flat float32 observations, and resets that can replay the beginning of an episode.
+
+    With every observation comes the mask of the actions that it allows, [D, N], or None if the environment gives none.
+    """
 
     def __init__(self, env: gym.Env, name: str = "the environment") -> None:
         """`name` stands in the sentences about it."""
         self.env, self._name = env, name
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.spec = spaces.spec_of(self.observation_space, self.action_space)
+        self._mask_method = masks.method_of(env)
+        self._masked: bool | None = None  # known from the first reset on
 
-    def reset(self, seed: int, actions: Iterable[Any] = ()) -> Array:
-        """Begin the episode of this seed and take `actions` in it: [O]."""
+    def reset(self, seed: int, actions: Iterable[Any] = ()) -> tuple[Array, Array | None]:
+        """Begin the episode of this seed and take `actions` in it: [O], and the mask."""
         with failures_named("reset", self._name):
-            observation, _ = self.env.reset(seed=seed)
+            observation, info = self.env.reset(seed=seed)
         for action in actions:
             with failures_named("repeating the steps of its episode", self._name):
-                observation, _, terminated, truncated, _ = self.env.step(copy.copy(action))
+                observation, _, terminated, truncated, info = self.env.step(copy.copy(action))
             if terminated or truncated:  # it did not the first time: the environment is not deterministic
                 break
-        return self._flat(observation, "reset")
+        return self._flat(observation, "reset"), self._mask(info, "reset")
 
-    def step(self, action: Any) -> tuple[Array, float, bool, bool]:
-        """Observation [O], reward, terminated, truncated."""
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, Array | None]:
+        """Observation [O], reward, terminated, truncated, mask."""
         with failures_named("step", self._name):
-            observation, reward, terminated, truncated, _ = self.env.step(action)
+            observation, reward, terminated, truncated, info = self.env.step(action)
             given = float(reward), bool(terminated), bool(truncated)
-        return self._flat(observation, "step"), *given
+        return self._flat(observation, "step"), *given, self._mask(info, "step", given[1])
 
     def close(self) -> None:
         """Never raises: by now there is nothing left to lose, and an earlier error is the one to hear of."""
@@ -60,6 +65,29 @@ class Adapter:
             except InputError as error:
                 wrong = str(error)
             raise EnvironmentFailed(f"{self._name} gave an observation in {call} that is not of its space: {wrong}")
+
+    def _mask(self, info: dict[str, Any], call: str, terminated: bool = False) -> Array | None:
+        """An environment gives masks always or never; where nothing can be done any more, all is allowed."""
+        categories = self.spec.categories
+        if categories is None or (terminated and not self._masked):
+            return None
+        if terminated:
+            return masks.all_allowed(categories)
+        with failures_named(call, self._name):
+            given = masks.given(info, self._mask_method)
+            if self._masked is None:
+                self._masked = given is not None
+            if self._masked != (given is not None):
+                came, before = ("no", "one") if self._masked else ("an", "none")
+                raise EnvironmentFailed(
+                    f"{self._name} gave {came} action mask in {call}, but {before} in its first reset"
+                )
+            if given is None:
+                return None
+            try:
+                return masks.read(given, categories, 1)[0]
+            except InputError as error:
+                raise EnvironmentFailed(f"the action mask of {self._name} in {call} cannot be used: {error}") from None
 
 
 def _misfit(space: gym.Space, observation: Any, part: str = "") -> str:

@@ -1,12 +1,14 @@
-"""Adroit tasks with the sign of the reach term put right: implicitq/AdroitHandDoor-v1, ...Hammer-v1, ...Relocate-v1.
+"""Adroit tasks as they were meant: implicitq/AdroitHandDoor-v1, ...Hammer-v1, ...Relocate-v1, ...Pen-v1.
 
 In gymnasium-robotics up to 1.4.2 the dense reward of these three pays 0.1 |palm - object|: it pays the hand to move
-away from the handle, the hammer and the ball. The tasks' authors have it with a minus. Importing this module registers
-the corrected ids; `current_id` prefers the fixed -v2 ids of a later release where one is installed.
+away from the handle, the hammer and the ball. The tasks' authors have it with a minus. Their pen task lasted 100 steps
+and ended when the pen dropped, where the package's lasts 200 and goes on. Importing this module registers the corrected
+ids; `current_id` prefers the fixed -v2 ids of a later release where one is installed.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, SupportsFloat
 
@@ -24,6 +26,8 @@ _TASKS: dict[str, tuple[str, str, str]] = {
     "AdroitHandRelocate": ("S_grasp_site_id", "xpos", "obj_body_id"),
 }
 _FIXED, _FLAWED = "v2", "v1"
+_PEN, _PEN_HORIZON = "AdroitHandPen", 100
+_DROPPED = 0.075  # metres: a pen below this height has left the hand
 
 gym.register_envs(gymnasium_robotics)
 
@@ -47,21 +51,36 @@ class ReachCorrected(gym.Wrapper):
         return float(np.linalg.norm(palm - target))
 
 
+class EndsWhenDropped(gym.Wrapper):
+    """The pen task ends with the step in which the pen drops."""
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return observation, reward, terminated or self.pen_height() < _DROPPED, truncated, info
+
+    def pen_height(self) -> float:
+        raw: Any = self.unwrapped
+        return float(raw.data.xpos[raw.obj_body_id][2])
+
+
 def current_id(task: str) -> str:
     """The id to use for a task named without a version: upstream's if it is right, ours otherwise."""
+    if task == _PEN:
+        return f"implicitq/{_PEN}-{_FLAWED}"
     if task not in _TASKS:
         return f"{task}-v1"
     fixed = f"{task}-{_FIXED}"
     return fixed if fixed in gym.registry else f"implicitq/{task}-{_FLAWED}"
 
 
-def _maker(task: str) -> Callable[..., gym.Env]:
+def _maker(task: str, correct: Callable[[gym.Env], gym.Env]) -> Callable[..., gym.Env]:
     def make(**arguments: Any) -> gym.Env:
-        made = gym.make(f"{task}-{_FLAWED}", disable_env_checker=True, **arguments)
-        return ReachCorrected(made.unwrapped, task)
+        return correct(gym.make(f"{task}-{_FLAWED}", disable_env_checker=True, **arguments).unwrapped)
 
     return make
 
 
 for _task in _TASKS:
-    gym.register(f"implicitq/{_task}-{_FLAWED}", _maker(_task), max_episode_steps=_HORIZON)
+    _corrected = functools.partial(ReachCorrected, task=_task)
+    gym.register(f"implicitq/{_task}-{_FLAWED}", _maker(_task, _corrected), max_episode_steps=_HORIZON)
+gym.register(f"implicitq/{_PEN}-{_FLAWED}", _maker(_PEN, EndsWhenDropped), max_episode_steps=_PEN_HORIZON)

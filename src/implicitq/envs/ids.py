@@ -20,11 +20,16 @@ def check_form(name: str) -> None:
         raise InputError(f"an environment is named as Id-v0 or as module:Id-v0, got {brief(name)}")
 
 
+def module_of(name: str) -> str | None:
+    """The module that Gymnasium imports for an id."""
+    return name.split(":")[0] if ":" in name else None
+
+
 def refuse_modules(names: Iterable[str], file: str, remedy: str) -> None:
     """Refuse ids that `file` names if making their environments would import a module; `remedy` allows it."""
     for name in names:
-        if ":" in name:
-            module = name.split(":")[0]
+        module = module_of(name)
+        if module is not None:
             raise InputError(
                 f"{file} names the environment {brief(name)}, which would run the module {brief(module)}; {remedy}"
             )

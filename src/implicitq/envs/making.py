@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 import importlib
+import importlib.util
 import logging
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from implicitq.envs import ids
+from implicitq.envs import ids, spaces
 from implicitq.types import InputError
 from implicitq.validation import brief, nearest
 
@@ -21,10 +22,20 @@ EnvironmentSource = str | gym.Env | Callable[[], gym.Env]
 
 _OBJECT = "object:"
 
-# Tasks whose package registers them on import: prefix of the id -> (module, extra of ours).
+
+class _Package(NamedTuple):
+    """Registers tasks when it is imported."""
+
+    module: str
+    needed: tuple[str, ...]  # packages
+    extra: str  # of ours, which has them
+
+
+# Tasks that we know the packages of, by the prefix of their ids: no id can choose another module by these.
 _PACKAGES = {
-    "AdroitHand": ("gymnasium_robotics", "adroit"),
-    "implicitq/AdroitHand": ("implicitq.envs.adroit", "adroit"),  # with corrected rewards
+    "AdroitHand": _Package("gymnasium_robotics", ("gymnasium_robotics",), "adroit"),
+    "implicitq/AdroitHand": _Package("implicitq.envs.adroit", ("gymnasium_robotics",), "adroit"),  # rewards corrected
+    "dm_control/": _Package("shimmy", ("shimmy", "dm_control"), "dm-control"),
 }
 
 
@@ -35,17 +46,23 @@ class EnvironmentFailed(InputError):
 class EnvironmentMaker:
     """Makes equal environments from an id, an environment object or a function."""
 
-    def __init__(self, source: EnvironmentSource, original_first: bool = True) -> None:
-        """An object is given out itself first, then copies of it; only copies if not `original_first`."""
+    def __init__(
+        self, source: EnvironmentSource, original_first: bool = True, action_bound: float | None = None
+    ) -> None:
+        """An object is given out itself first, then copies of it; only copies if not `original_first`.
+
+        With `action_bound`, actions that have no bounds of their own get these.
+        """
         if not isinstance(source, str | gym.Env) and not callable(source):
             raise InputError(f"env must be an id, a gymnasium.Env or a function that makes one, got {source!r}")
         self._source = source
         self._give_original = original_first
+        self._action_bound = action_bound
 
     def __call__(self, **arguments: Any) -> gym.Env:
         """`arguments` go to `gymnasium.make`; only what has an id takes any."""
         try:
-            return self._made(**arguments)
+            return spaces.with_bounded_actions(self._made(**arguments), self._action_bound)
         except InputError:
             raise
         except Exception as error:
@@ -67,7 +84,11 @@ class EnvironmentMaker:
 
     def of_copies(self) -> EnvironmentMaker:
         """The same, without the original object."""
-        return EnvironmentMaker(self._source, original_first=False)
+        return EnvironmentMaker(self._source, original_first=False, action_bound=self._action_bound)
+
+    def with_action_bound(self, bound: float | None) -> EnvironmentMaker:
+        """The same, with bounds for actions that have none."""
+        return self if bound is None else EnvironmentMaker(self._source, self._give_original, bound)
 
     @property
     def name(self) -> str:
@@ -101,6 +122,8 @@ def failures_named(doing: str, name: str = "the environment") -> Iterator[None]:
 
 def _told(error: Exception) -> str:
     """What was raised, and where."""
+    if isinstance(error, SyntaxError):  # it tells the place itself
+        return f"{type(error).__name__}: {error}"
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
@@ -108,14 +131,12 @@ def _told(error: Exception) -> str:
 def _make(name: str, **arguments: Any) -> gym.Env:
     """`gymnasium.make` with errors that help."""
     ids.check_form(name)
-    for prefix, (module, extra) in _PACKAGES.items():
+    for prefix, package in _PACKAGES.items():
         if name.startswith(prefix):
-            try:
-                gym.register_envs(importlib.import_module(module))
-            except ImportError:
-                raise InputError(
-                    f"{name} needs the package gymnasium_robotics; install it with: pip install 'implicitq[{extra}]'"
-                ) from None
+            _import_package(name, package)
+    module = ids.module_of(name)
+    if module is not None:
+        _import_module(name, module)
     entry = gym.registry.get(name)
     if "AdroitHand" in name or (entry is not None and "mujoco" in str(entry.entry_point)):
         _log_mujoco_warnings()
@@ -133,6 +154,31 @@ def _make(name: str, **arguments: Any) -> gym.Env:
         if name in known:
             raise InputError(f"{name} cannot be made: {error}") from None
         raise InputError(f"unknown environment {brief(name)}{_guess(name, known)}") from None
+
+
+def _import_package(name: str, package: _Package) -> None:
+    missing = [needed for needed in package.needed if importlib.util.find_spec(needed) is None]
+    if missing:
+        raise InputError(
+            f"{name} needs the package {missing[0]}; install it with: pip install 'implicitq[{package.extra}]'"
+        )
+    gym.register_envs(importlib.import_module(package.module))
+
+
+def _import_module(name: str, module: str) -> None:
+    """The module of `module:Id`, which Gymnasium would import too, but without telling its errors apart."""
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        absent = error.name or module
+        if module == absent or module.startswith(f"{absent}."):
+            raise InputError(
+                f"{brief(name)} names the module {brief(module)}, but there is no module {brief(absent)}; it must be "
+                "installed, or on PYTHONPATH, or in the folder where the command is given"
+            ) from None
+        raise InputError(
+            f"the module {brief(module)} of {brief(name)} needs the package {absent}, which is missing"
+        ) from None
 
 
 def _log_mujoco_warnings() -> None:
@@ -153,7 +199,8 @@ def _log_mujoco_warning(message: str) -> None:
 
 
 def _guess(name: str, known: list[str]) -> str:
-    hint = nearest(name, known).split(" known: ")[0]
+    module = ids.module_of(name)
+    hint = nearest(name.removeprefix(f"{module}:"), known).split(" known: ")[0]
     return hint if len(hint) > 1 else f"; gymnasium knows {len(known)}, such as HalfCheetah-v5 and CartPole-v1"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
@@ -62,11 +63,10 @@ def check_action_space(space: spaces.Space) -> None:
             if not np.issubdtype(space.dtype, np.floating):
                 raise InputError(f"Box actions must have a floating-point type, got {space.dtype}")
             for j in range(low.size):
-                # Bounds at the edge of the floating-point range stand for infinity in some environments.
-                if not (np.isfinite(low[j]) and np.isfinite(high[j]) and high[j] - low[j] < 1e30):
+                if not (_is_bound(low[j]) and _is_bound(high[j])):
                     raise InputError(
                         f"action dimension {j} is unbounded (from {low[j]} to {high[j]}); Box actions need finite "
-                        "bounds, for example by gymnasium.wrappers.RescaleAction"
+                        "bounds: --action-bound 1.0 (action_bound=1.0 in Python) takes those from -1 to 1"
                     )
                 if not low[j] < high[j]:
                     raise InputError(
@@ -80,6 +80,30 @@ def check_action_space(space: spaces.Space) -> None:
                 f"action space {space} is not supported; accepted are bounded Box, Discrete, MultiDiscrete and "
                 "MultiBinary"
             )
+
+
+def _is_bound(ends: Any) -> Any:
+    """Not those at the edge of the floating-point range: these stand for infinity in some environments."""
+    return np.abs(ends) < 1e30
+
+
+def with_bounded_actions(env: gym.Env, bound: float | None) -> gym.Env:
+    """The environment with actions from -bound to bound wherever its `Box` declares no end."""
+    space = env.action_space
+    if bound is None or not isinstance(space, spaces.Box):
+        return env
+    low, high = (np.where(_is_bound(end), end, far) for end, far in ((space.low, -bound), (space.high, bound)))
+    if np.array_equal(low, space.low) and np.array_equal(high, space.high):
+        return env
+    if (low >= high).any():
+        j = int(np.argmax((low >= high).ravel()))
+        raise InputError(
+            f"action_bound {bound:g} leaves nothing of action dimension {j}, which goes from {space.low.ravel()[j]} "
+            f"to {space.high.ravel()[j]}"
+        )
+    bounded = gym.Wrapper(env)
+    bounded.action_space = spaces.Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype.type)
+    return bounded
 
 
 def flat_size(space: spaces.Space) -> int:

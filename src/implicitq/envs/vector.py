@@ -77,6 +77,12 @@ class TrainingEnvironments:
         self._observations = np.zeros((num_envs, self.spec.observation_size), np.float32)
         self._rewards = np.zeros(num_envs)
         self._terminated, self._truncated = np.zeros(num_envs, bool), np.zeros(num_envs, bool)
+        self._masks: dict[int, Array] = {}  # of those that give any
+
+    @property
+    def masks(self) -> Array | None:
+        """Which actions the newest observations allow, [E, D, N]; None if the environments give no action masks."""
+        return np.stack([self._masks[index] for index in range(len(self._workers))]) if self._masks else None
 
     def start(self) -> Array:
         """The first observations: [E, O]."""
@@ -94,8 +100,9 @@ class TrainingEnvironments:
             self._actions[index].append(copy.copy(actions[index]))  # some environments change the action they are given
             self._workers[index].ask("step", actions[index])
         answers, failures = self._answers(indices)
-        for index, (observation, reward, terminated, truncated) in answers.items():
+        for index, (observation, reward, terminated, truncated, mask) in answers.items():
             self._observations[index], self._rewards[index] = observation, reward
+            self._note_mask(index, mask)
             self._terminated[index], self._truncated[index] = terminated, truncated
             self._fresh[index] = False
         failed = np.zeros(len(self._workers), bool)
@@ -157,9 +164,18 @@ class TrainingEnvironments:
             seed = episode_seed(self._seed, TRAINING, int(index), int(self._episodes[index]))
             self._workers[index].ask("reset", seed, self._actions[index])
         answers, failures = self._answers(indices)
-        for index, observation in answers.items():
+        for index, (observation, mask) in answers.items():
             self._observations[index] = observation
+            self._note_mask(index, mask)
         self._begin_anew(failures, 0 if again_if_failed else 1)
+        if self._masks and len(self._masks) < len(self._workers):
+            raise InputError("all environments must give action masks, or none of them")
+
+    def _note_mask(self, index: int, mask: Array | None) -> None:
+        if mask is not None:
+            self._masks[index] = mask
+        else:
+            self._masks.pop(index, None)
 
     def _answers(self, indices: Iterable[int]) -> tuple[dict[int, Any], dict[int, EnvironmentFailed]]:
         """The answers of those that were asked, and why others gave none; raises what no restart can help."""

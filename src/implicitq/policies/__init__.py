@@ -7,7 +7,7 @@ import importlib
 import jax
 
 from implicitq.configs import POLICIES, ImplicitConfig
-from implicitq.policies.base import Distribution, NetworkPolicy, Policy
+from implicitq.policies.base import Distribution, FactoredDistribution, NetworkPolicy, Policy, restricted
 from implicitq.types import Spec
 
 
@@ -16,4 +16,4 @@ def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> Policy:
     return importlib.import_module(POLICIES[config.policy].module).build(config, spec, key)
 
 
-__all__ = ["Distribution", "NetworkPolicy", "Policy", "build"]
+__all__ = ["Distribution", "FactoredDistribution", "NetworkPolicy", "Policy", "build", "restricted"]

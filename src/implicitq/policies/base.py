@@ -7,13 +7,15 @@ Shapes: B batch, O observation features, D action dimensions.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Protocol, Self
+from collections.abc import Sequence
+from typing import Protocol, Self, runtime_checkable
 
 import equinox as eqx
 import jax
 import numpy as np
 
 from implicitq.networks import MLP
+from implicitq.types import InputError
 
 
 class Distribution(Protocol):
@@ -37,6 +39,34 @@ class Distribution(Protocol):
     def deterministic(self) -> jax.Array:
         """Agent coordinates of the action to take when not exploring: [B, D]."""
         ...
+
+
+class FactoredDistribution(Distribution, Protocol):
+    """A distribution whose geometric means are in closed form, as ensembles need them."""
+
+    def pool(self, others: Sequence[Self]) -> tuple[Self, jax.Array]:
+        """pi_bar = prod_i pi_i^(1/M) / Z over this one and the others, and ln Z: [B]."""
+        ...
+
+
+@runtime_checkable
+class Maskable(Protocol):
+    """A distribution over choices, some of which can be forbidden."""
+
+    def allowing(self, mask: jax.Array) -> Distribution:
+        """The same with probability 0 for what `mask` [B, D, N] forbids, and the rest in proportion."""
+        ...
+
+
+def restricted(distribution: Distribution, mask: jax.Array | None) -> Distribution:
+    """pi(.|s) over the allowed actions; None allows all."""
+    if mask is None:
+        return distribution
+    if not isinstance(distribution, Maskable):
+        raise InputError(
+            f"the environment gives action masks, but policies that are {type(distribution).__name__} know none"
+        )
+    return distribution.allowing(mask)
 
 
 class Policy(Protocol):

@@ -8,6 +8,7 @@ Actions are stored as category numbers. A `Box` dimension is cut into N equal bi
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -30,7 +31,7 @@ def bin_centres(bins: int) -> Array:
 class Multicategorical(eqx.Module):
     """Independent categorical distributions, one per action dimension."""
 
-    logits: jax.Array  # [B, D, N]; -inf where a dimension has fewer categories
+    logits: jax.Array  # [B, D, N]; -inf where a dimension has fewer categories, or an action is forbidden
     log_width: float = eqx.field(static=True, default=0.0)  # ln of a bin's width, for a density; 0 for probabilities
     continuous: bool = eqx.field(static=True, default=False)  # the categories are bins of [-1, 1]
 
@@ -39,6 +40,9 @@ class Multicategorical(eqx.Module):
         chosen = action[..., None] == jnp.arange(self.logits.shape[-1])[None, None]  # [B, D, N]
         picked = jnp.sum(self.logits, axis=-1, where=chosen)
         return jnp.sum(picked - jax.nn.logsumexp(self.logits, axis=-1) - self.log_width, axis=-1)
+
+    def allowing(self, mask: jax.Array) -> Multicategorical:
+        return dataclasses.replace(self, logits=jnp.where(mask, self.logits, -jnp.inf))
 
     def sample(self, key: jax.Array) -> jax.Array:
         return jax.random.categorical(key, self.logits)  # [B, D]
@@ -51,6 +55,13 @@ class Multicategorical(eqx.Module):
         log_pi = jax.nn.log_softmax(self.logits)
         finite = jnp.where(jnp.isneginf(log_pi), 0.0, log_pi)  # 0 ln 0 = 0, and its gradient too
         return self.log_width - jnp.sum(jnp.exp(log_pi) * finite, axis=-1)
+
+    def pool(self, others: Sequence[Multicategorical]) -> tuple[Multicategorical, jax.Array]:
+        """The mean of ln pi_i, normalised: ln Z = sum_j ln sum_n exp mean_i ln pi_ij(n)."""
+        each = jnp.stack([jax.nn.log_softmax(distribution.logits) for distribution in (self, *others)])
+        mean = jnp.mean(each, axis=0)  # [B, D, N]
+        log_z = jnp.sum(jax.nn.logsumexp(mean, axis=-1), axis=-1)
+        return Multicategorical(mean, self.log_width, self.continuous), log_z
 
     def deterministic(self) -> jax.Array:
         """Expected bin centre (App. B.2) for continuous actions, the mode for discrete ones: [B, D]."""

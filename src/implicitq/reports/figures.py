@@ -109,8 +109,10 @@ def profiles(scores: StudyScores, matrices: dict[str, Array], generator: np.rand
     return _with_legend(figure, axes)
 
 
-def efficiency(scores: StudyScores, tasks: Sequence[TaskScores], generator: np.random.Generator) -> Figure:
-    """IQM of the normalised scores along training, of the lines that are on all tasks."""
+def along_training(
+    scores: StudyScores, tasks: Sequence[TaskScores], aggregate: str, generator: np.random.Generator
+) -> Figure:
+    """An aggregate of the normalised scores along training, of the lines that are on all tasks."""
     lines = [line for line in scores.lines if all(line in task.cells for task in tasks)]
     figure, axes = _figure()
     equal = all(np.array_equal(task.grid, tasks[0].grid) for task in tasks)
@@ -125,15 +127,15 @@ def efficiency(scores: StudyScores, tasks: Sequence[TaskScores], generator: np.r
         cube = np.full((len(where), seeds, len(tasks)), np.nan)  # [G, S, T]
         for number, (task, column) in enumerate(zip(tasks, columns, strict=True)):
             cube[:, : len(column), number] = task.normalised(column).T
-        value, low, high = statistics.curve_band(cube, generator)
+        value, low, high = statistics.curve_band(cube, statistics.AGGREGATES[aggregate], generator)
         style = style_of(scores.lines, line)
         some = np.isfinite(value)
         axes.plot(where[some], value[some], label=line, **_marked(style, int(some.sum())))
         axes.fill_between(where[some], low[some], high[some], color=style["color"], **_BAND)
     axes.set(
-        title="Sample efficiency",
+        title=f"{aggregate[0].upper()}{aggregate[1:]} along training",
         xlabel="environment steps" if equal else "share of each task's steps, in %",
-        ylabel="IQM of normalised scores",
+        ylabel=f"{aggregate} of normalised scores",
     )
     axes.xaxis.set_major_formatter(lambda value, _: _short(value))
     return _with_legend(figure, axes)

@@ -26,6 +26,11 @@ from implicitq.runs.strangers import refuse_links
 from implicitq.sweeps.sweep import train_command
 from implicitq.types import Array, InputError
 
+_AGGREGATES = {
+    "IQM": "Mean of the middle half of all runs' normalised scores",
+    "mean": "Mean over tasks of normalised scores, as in the paper",
+    "median": "Median over tasks of normalised scores, as in the paper",
+}
 _SEED = 0  # of the bootstrap: the same folder gives the same page
 _INTERVAL = (
     f"Intervals and bands of normalised scores are 95% percentile bootstrap intervals: {statistics.RESAMPLES:,} "
@@ -146,8 +151,12 @@ def _normalised(
     tail = f"{page.count(len(tasks), 'task')}, {count} seeds each; bars and bands: 95% bootstrap intervals over seeds."
     drawn = [
         ("aggregates", figures.aggregates(scores, found), f"Aggregated normalised scores at the end. {tail}"),
-        ("efficiency", figures.efficiency(scores, tasks, generator), f"Normalised scores along training. {tail}"),
         ("profile", figures.profiles(scores, matrices, generator), f"How many runs reach which score. {tail}"),
+    ]
+    curves = {name: figures.along_training(scores, tasks, name, generator) for name in statistics.AGGREGATES}
+    drawn[1:1] = [
+        (f"{name.lower()}-along-training", figure, f"{_AGGREGATES[name]}, along training. {tail}")
+        for name, figure in curves.items()
     ]
     if rivals and over is not None:
         drawn.insert(1, ("improvement", figures.improvements(scores, rivals, over), f"0.5: as often as not. {tail}"))

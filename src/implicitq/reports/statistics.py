@@ -105,13 +105,18 @@ def profile_band(
     return profile(scores, thresholds), low, high
 
 
-def curve_band(curves: Array, generator: np.random.Generator, count: int = 500) -> tuple[Array, Array, Array]:
-    """IQM of scores along the grid with pointwise bounds: [G, S, T] -> [G] each; NaN where a task has nothing."""
+def curve_band(
+    curves: Array, of: Callable[[Array], Array], generator: np.random.Generator, count: int = 500
+) -> tuple[Array, Array, Array]:
+    """An aggregate of scores along the grid with pointwise bounds: [G, S, T] -> [G] each.
+
+    NaN where a task has nothing.
+    """
     value, low, high = (np.full(len(curves), np.nan) for _ in range(3))
     for point, scores in enumerate(curves):
         if np.isfinite(scores).any(axis=0).all():
-            value[point] = iqm(scores)
-            low[point], high[point] = bounds(iqm(resampled(scores, generator, count)), scores)
+            value[point] = of(scores)
+            low[point], high[point] = bounds(of(resampled(scores, generator, count)), scores)
     return value, low, high
 
 

@@ -213,10 +213,12 @@ def _left_out(config: Config) -> dict[str, Any]:
 def _check_arrays(trainer: Trainer, arrays: dict[str, Array]) -> None:
     """Those that are not the learner's, which checks its own."""
     number, actions = trainer.config.num_envs, trainer.envs.action_space
-    shapes = {"returns": (number,), "lengths": (number,), "envs.episodes": (number,)}
+    shapes: dict[str, tuple[int, ...]] = {"returns": (number,), "lengths": (number,), "envs.episodes": (number,)}
     shapes |= {"observations": (number, trainer.spec.observation_size)}
+    if "masks" in arrays:
+        shapes["masks"] = (number, *(trainer.spec.mask_shape or ()))
     for name, shape in shapes.items():
-        if name not in arrays or arrays[name].shape != shape or arrays[name].dtype.kind not in "fi":
+        if name not in arrays or arrays[name].shape != shape or arrays[name].dtype.kind not in "fiu":
             raise InputError(f"the checkpoint has no {name} of the shape {list(shape)}")
     for index in range(number):
         taken = arrays.get(f"envs.actions.{index}")

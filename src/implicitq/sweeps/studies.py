@@ -106,7 +106,11 @@ STUDIES: dict[str, Study] = {
         Study(
             "ablation",
             "without a target value (PCL, Trust-PCL), and with Gaussian policies",
-            (*_both("iq", "miq", "pcl", "trust-pcl", "iq-gaussian", "miq-gaussian"), SAC),
+            (
+                *_both("iq", "miq", "pcl", "trust-pcl", "iq-gaussian", "miq-gaussian"),
+                Variant("trust-pcl", {"temperature": 1e-4}),  # the other reading of the paper
+                SAC,
+            ),
         ),
         Study(
             "learning-rate",
@@ -121,6 +125,11 @@ STUDIES: dict[str, Study] = {
                 *(Variant("miq", {"temperature": round(weight / (1 - _ALPHA), 12)}) for weight in ENTROPY_WEIGHTS),
                 SAC,
             ),
+        ),
+        Study(
+            "sac-temperature",
+            "SAC with fixed temperatures beside the learnt one",
+            (SAC, *(Variant("sac", {"temperature": weight}) for weight in (*ENTROPY_WEIGHTS, 1.0))),
         ),
         Study(
             "bins",
@@ -171,7 +180,7 @@ def expand(study: Study, suite: Suite, seeds: int, steps: int | None = None) -> 
     chosen: list[tuple[str, str, PlannedRun]] = []  # the line, what the run itself is called, the run
     left_out: list[str] = []
     for task in suite.tasks:
-        kind = action_kind(task)
+        kind = action_kind(task, suite.settings_on(task).get("action_bound"))
         for variant in study.variants:
             if suite.algorithms is not None and variant.algorithm not in suite.algorithms:
                 continue

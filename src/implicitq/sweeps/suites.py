@@ -33,16 +33,22 @@ class Suite:
         return {**self.settings, **self.task_settings.get(task, {})}
 
 
+_DMC = (
+    *("ball_in_cup-catch", "cartpole-swingup", "cheetah-run", "finger-spin"),
+    *("hopper-hop", "humanoid-walk", "reacher-easy", "walker-run"),
+)
 SUITES: dict[str, Suite] = {
     "gym": Suite("gym", ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")),
     "adroit": Suite("adroit", ("AdroitHandDoor", "AdroitHandHammer", "AdroitHandPen")),
     "adroit-relocate": Suite("adroit-relocate", ("AdroitHandRelocate",)),
+    "dmc": Suite("dmc", tuple(f"dm_control/{task}-v0" for task in _DMC)),
     "quick": Suite("quick", ("Pendulum-v1", "CartPole-v1", "InvertedPendulum-v5", "Acrobot-v1")),
 }
 DESCRIPTIONS = {
     "gym": "the paper's five MuJoCo tasks, in version 5",
     "adroit": "door, hammer and pen of the Adroit hand, with corrected rewards",
     "adroit-relocate": "the fourth Adroit task, which nothing learns",
+    "dmc": "eight tasks of the DeepMind Control Suite",
     "quick": "four small tasks, two with Box and two with Discrete actions: minutes per run",
 }
 
@@ -78,12 +84,12 @@ def _with_version(task: str) -> str:
     return adroit.current_id(task)
 
 
-def action_kind(task: str) -> ActionKind:
+def action_kind(task: str, action_bound: float | None = None) -> ActionKind:
     """The kind of a task's action space; an unknown task is refused."""
     from implicitq.envs.making import EnvironmentMaker
     from implicitq.envs.spaces import spec_of
 
-    env = EnvironmentMaker(task)()
+    env = EnvironmentMaker(task, action_bound=action_bound)()
     try:
         return spec_of(env.observation_space, env.action_space).action_kind
     finally:

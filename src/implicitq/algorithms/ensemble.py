@@ -1,0 +1,154 @@
+"""Ensembles of implicit Q-values. The mean of members Q_i = T ln pi_i + V_i is again an implicit Q-value, exactly:
+
+    Q_bar = mean_i Q_i = T ln pi_bar + V_bar
+    pi_bar(a|s) = prod_i pi_i(a|s)^(1/M) / Z(s),    Z(s) = sum_a prod_i pi_i(a|s)^(1/M) <= 1
+    V_bar(s) = mean_i V_i(s) + T ln Z(s) = mean_i [V_i(s) - T KL(pi_bar(.|s) || pi_i(.|s))]
+
+pi_bar acts, and all members learn from the same targets, r + gamma V_bar(s'). T ln Z is zero where the members agree
+and negative where they do not: what they do not share, their noise, is not taken for value. docs/ensembles.md derives
+this. Shapes: M members, B batch, O observation features, D action dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from implicitq import equations, policies
+from implicitq.algorithms.implicit import (
+    ImplicitAlgorithm,
+    LossResult,
+    first_log_temperature,
+    later_terms,
+    log_policy,
+    predict,
+    weights_of,
+)
+from implicitq.configs import IQConfig
+from implicitq.networks import MLP
+from implicitq.policies import Distribution, FactoredDistribution, NetworkPolicy, Policy, restricted
+from implicitq.types import Spec, Transition
+
+
+class Answer(NamedTuple):
+    """What a member says of a batch of states."""
+
+    distribution: FactoredDistribution
+    value: jax.Array  # [B]
+
+    def allowing(self, mask: jax.Array | None) -> Answer:
+        """The same over the allowed actions. Z is a sum over these alone, so V_bar(s') needs the mask of s'."""
+        distribution: Any = restricted(self.distribution, mask)
+        return self._replace(distribution=distribution)
+
+
+class Member(eqx.Module):
+    """One network for both: what the policy needs, and the value as one more output."""
+
+    policy: NetworkPolicy
+
+    def __init__(self, config: IQConfig, spec: Spec, key: jax.Array) -> None:
+        policy: Any = policies.build(config, spec, key)
+        sizes = (spec.observation_size, *config.hidden, policy.network.biases[-1].size + 1)
+        self.policy = eqx.tree_at(lambda policy: policy.network, policy, MLP(sizes, key, config.batch_norm))
+
+    def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Answer:
+        return self._answer(self.policy.network(observation), temperature)
+
+    def train(
+        self, observation: jax.Array, beside: jax.Array, temperature: jax.Array | float
+    ) -> tuple[Answer, Answer, Member]:
+        """As `MLP.train`: no gradient flows through `beside`."""
+        here, there, network = self.policy.network.train(observation, beside)
+        noted = eqx.tree_at(lambda member: member.policy.network, self, network)
+        return self._answer(here, temperature), self._answer(there, temperature), noted
+
+    def _answer(self, outputs: jax.Array, temperature: jax.Array | float) -> Answer:
+        distribution: Any = self.policy.distribution(outputs[:, :-1], temperature)
+        return Answer(distribution, outputs[:, -1])
+
+
+class Ensemble(NamedTuple):
+    """All members, and ln T where the temperature is learnt."""
+
+    members: tuple[Member, ...]
+    log_temperature: jax.Array | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """Of any member: what its actions mean is the same for all."""
+        policy: Any = self.members[0].policy
+        return policy
+
+    def act(self, observation: jax.Array, temperature: jax.Array | float) -> Distribution:
+        return self._pool(observation, temperature, None)[0]
+
+    def soft_value(
+        self, observation: jax.Array, temperature: jax.Array | float, mask: jax.Array | None = None
+    ) -> jax.Array:
+        return self._pool(observation, temperature, mask)[1]
+
+    def _pool(
+        self, observation: jax.Array, temperature: jax.Array | float, mask: jax.Array | None
+    ) -> tuple[Distribution, jax.Array]:
+        return pool([member(observation, temperature).allowing(mask) for member in self.members], temperature)
+
+
+def pool(answers: Sequence[Answer], temperature: jax.Array | float) -> tuple[Distribution, jax.Array]:
+    """pi_bar, and V_bar = mean_i V_i + T ln Z: [B]."""
+    first, *others = (answer.distribution for answer in answers)
+    common, log_z = first.pool(others)
+    return common, jnp.mean(jnp.stack([answer.value for answer in answers]), axis=0) + temperature * log_z
+
+
+def loss(
+    online: Ensemble, target: Ensemble | None, batch: Transition[jax.Array], config: IQConfig, key: jax.Array
+) -> LossResult:
+    """Eq. 2 for every member, with V_bar and pi_bar of the target in its target, on average over the members.
+
+    No gradient flows into the target. With batch normalisation there are no target networks, as in iq.py.
+    """
+    weights = weights_of(online.log_temperature, config)
+    temperature = weights.temperature
+    trained = [member.train(batch.observation, batch.next_observation, temperature) for member in online.members]
+    answers, answers_there, members = (list(each) for each in zip(*trained, strict=True))
+    answers = [answer.allowing(batch.mask) for answer in answers]
+    answers_there = [answer.allowing(batch.next_mask) for answer in answers_there]
+    common, value = pool(answers, temperature)
+
+    if target is None:
+        before, next_value = common, pool(answers_there, temperature)[1]
+    else:
+        before = restricted(target.act(batch.observation, temperature), batch.mask)
+        next_value = target.soft_value(batch.next_observation, temperature, batch.next_mask)
+    log_before = log_policy(before, batch.action, online.policy, config, batch.mask)
+    bonus = equations.munchausen_bonus(log_before, weights.alpha, temperature, config.munchausen_clip)
+    goal = equations.target(batch.reward, bonus, batch.discount, next_value)
+    act = online.act if target is None else target.act
+    goal = goal + later_terms(act, act if config.has_kl else None, online.policy, batch, weights, config)
+
+    log_pi = [log_policy(answer.distribution, batch.action, online.policy, config, batch.mask) for answer in answers]
+    q = [equations.implicit_q(each, a.value, temperature) for each, a in zip(log_pi, answers, strict=True)]
+    error = equations.squared_loss(jnp.stack(q), jax.lax.stop_gradient(goal)[None])  # [M, B]
+    log_common = log_policy(common, batch.action, online.policy, config, batch.mask)
+    _, metrics = predict(common, value, log_common, weights, key)
+    metrics["disagreement"] = jnp.mean(jnp.stack([answer.value for answer in answers])) - metrics["value"]
+    return LossResult(error, metrics, online._replace(members=tuple(members)))
+
+
+def targets(online: Ensemble, config: IQConfig) -> Ensemble | None:
+    """A copy of every member; none with batch normalisation."""
+    return None if config.batch_norm else online._replace(log_temperature=None)
+
+
+def networks(config: IQConfig, spec: Spec, key: jax.Array) -> Ensemble:
+    keys = jax.random.split(key, config.members)
+    return Ensemble(tuple(Member(config, spec, each) for each in keys), first_log_temperature(config))
+
+
+def build(config: IQConfig, spec: Spec) -> ImplicitAlgorithm:
+    return ImplicitAlgorithm(config, spec, loss, targets, networks)
