@@ -9,7 +9,7 @@ import pytest
 import implicitq
 import toys
 from implicitq import InputError
-from implicitq.policies.multicategorical import bin_centres
+from implicitq.policies.choices import bin_centres
 
 
 @pytest.fixture(scope="module")

@@ -99,6 +99,7 @@ class PolicyEntry:
 POLICIES: dict[str, PolicyEntry] = {
     "multicategorical": PolicyEntry("implicitq.policies.multicategorical", factored=True),
     "gaussian": PolicyEntry("implicitq.policies.gaussian", ("Box",), density=True, factored=True),
+    "autoregressive": PolicyEntry("implicitq.policies.autoregressive"),
 }
 
 
@@ -158,7 +159,7 @@ class ImplicitConfig(Config):
     entropy_target: float | None = None  # For auto: entropy to hold, nats per action dimension. None: 0.3 ln n, or -1.
     initial_temperature: float = 0.1  # For auto: the first temperature.
     max_temperature: float | None = 10.0  # For auto: the highest temperature, in units of reward; None: no bound.
-    policy: str = "multicategorical"  # Class of policies: multicategorical, or gaussian (Box only).
+    policy: str = "multicategorical"  # Class of policies: multicategorical, autoregressive, gaussian (Box only).
     bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
     softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature), for auto.
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.

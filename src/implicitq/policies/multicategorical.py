@@ -9,23 +9,16 @@ Actions are stored as category numbers. A `Box` dimension is cut into N equal bi
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from implicitq.configs import ImplicitConfig
 from implicitq.networks import MLP
-from implicitq.policies.base import NetworkPolicy
-from implicitq.types import Array, Spec
-
-
-def bin_centres(bins: int) -> Array:
-    """App. B.2 for the interval [-1, 1]: delta_j = delta_0 + 2 j / n with delta_0 = -1 + 1 / n. Gives [N]."""
-    return (-1 + 1 / bins + 2 * np.arange(bins) / bins).astype(np.float32)
+from implicitq.policies.choices import ChoicePolicy, bin_centres
+from implicitq.types import Spec
 
 
 class Multicategorical(eqx.Module):
@@ -83,14 +76,10 @@ def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> Multicategorica
     )
 
 
-class MulticategoricalPolicy(NetworkPolicy):
+class MulticategoricalPolicy(ChoicePolicy):
     """A shared core with one head per action dimension."""
 
     network: MLP
-    categories: tuple[int, ...] = eqx.field(static=True)
-    continuous: bool = eqx.field(static=True)
-    scaled: bool = eqx.field(static=True)
-    density: bool = eqx.field(static=True)
 
     def __init__(
         self,
@@ -103,10 +92,7 @@ class MulticategoricalPolicy(NetworkPolicy):
         density: bool = False,
         batch_norm: bool = False,
     ) -> None:
-        self.categories = spec.categories or (bins,) * spec.action_dimensions
-        self.continuous = spec.continuous
-        self.scaled = scaled
-        self.density = density and spec.continuous
+        super().__init__(spec, bins, scaled, density)
         outputs = len(self.categories) * max(self.categories)
         self.network = MLP((spec.observation_size, *hidden, outputs), key, batch_norm)
 
@@ -115,42 +101,6 @@ class MulticategoricalPolicy(NetworkPolicy):
         logits = outputs.reshape(outputs.shape[0], len(self.categories), -1)  # F: [B, D, N]
         if self.scaled:
             logits = logits / temperature
-        sizes = np.array(self.categories)
-        if (sizes < sizes.max()).any():
-            exists = np.arange(sizes.max())[None] < sizes[:, None]  # [D, N]
-            logits = jnp.where(exists[None], logits, -jnp.inf)
-        return Multicategorical(logits, self._log_width, self.continuous)
-
-    @property
-    def _log_width(self) -> float:
-        """As a density, pi is constant over a bin of [-1, 1]: its entropy does not grow with the number of bins."""
-        return math.log(2 / self.categories[0]) if self.density else 0.0
-
-    @property
-    def entropy_goal(self) -> float:
-        """0.3 ln n_j, on average over the dimensions: 0.72 nats for 11 bins, which is -0.99 as a density."""
-        return 0.3 * self._uniform + self._log_width
-
-    @property
-    def most_entropy(self) -> float:
-        """That of uniform actions: ln n_j, on average over the dimensions; ln 2 as a density on [-1, 1]."""
-        return self._uniform + self._log_width
-
-    @property
-    def _uniform(self) -> float:
-        return float(np.mean(np.log(self.categories)))
-
-    @property
-    def action_dtype(self) -> np.dtype:
-        return np.min_scalar_type(max(self.categories) - 1)
-
-    def decode(self, action: jax.Array) -> jax.Array:
-        """Stored action -> agent coordinates: centre of the bin in [-1, 1], or the category itself."""
-        return jnp.asarray(bin_centres(self.categories[0]))[action] if self.continuous else action
-
-    def encode(self, coordinates: jax.Array) -> jax.Array:
-        """Agent coordinates -> the stored action whose bin is nearest."""
-        if not self.continuous:
-            return coordinates.astype(jnp.int32)
-        bins = self.categories[0]
-        return jnp.clip(jnp.floor((coordinates + 1) / 2 * bins), 0, bins - 1).astype(jnp.int32)
+        if self.exists is not None:
+            logits = jnp.where(self.exists[None], logits, -jnp.inf)
+        return Multicategorical(logits, self.log_width, self.continuous)
