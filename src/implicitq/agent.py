@@ -23,7 +23,7 @@ from implicitq.learner import Actor
 from implicitq.progress import ProgressDisplay
 from implicitq.runs import policy_file
 from implicitq.runs.branches import check_changes
-from implicitq.runs.folder import RunFolder
+from implicitq.runs.folder import RunFolder, Start
 from implicitq.runs.layout import BEST, POLICY
 from implicitq.train import Trainer
 from implicitq.types import Array, Evaluation, InputError
@@ -57,6 +57,7 @@ class Agent:
         self._run = run
         self._trust_env = trust_env
         self._predictions = 0
+        self._start: Start | None = None
 
     def __repr__(self) -> str:
         config, folder = self.config, "" if self.directory is None else f", run folder {str(self.directory)!r}"
@@ -123,6 +124,26 @@ class Agent:
             if self._run is not None:
                 self._run.close()  # or the folder would stay locked in this process
             raise
+        return self
+
+    def start_from(self, path: str | Path) -> Agent:
+        """Begin with the weights of a policy file or run folder instead of random ones; before `learn`.
+
+        They must have the shapes of this agent's. Its run folder keeps them, and notes where they come from.
+        """
+        if self._trainer is None or self.step > 0 or self._run is not None:
+            raise InputError("start_from is for an agent that came from make, before its first step")
+        path = Path(path)
+        found = policy_file.read(path / POLICY if path.is_dir() else path)
+        try:
+            self._trainer.learner.begin_with(found.actor.arrays())
+        except InputError as error:
+            raise InputError(f"{path} does not fit this agent: {error}") from None
+        content = policy_file.content(
+            found.config, found.observation_space, found.action_space, found.actor.arrays(), found.step
+        )
+        told = f"{found.config.algorithm} on {found.config.env}, seed {found.config.seed}, after {found.step:,} steps"
+        self._start = Start(content, told)
         return self
 
     def extend(self, steps: int) -> None:
@@ -240,7 +261,7 @@ class Agent:
             raise InputError(f"this agent already writes to {self._run.directory}")
         if self._trainer.step > 0:
             raise InputError("out must be given with the first call of learn: a run folder holds the whole run")
-        run = RunFolder.create(directory, self.config)
+        run = RunFolder.create(directory, self.config, self._start)
         try:
             run.prepare(self._trainer)
         except BaseException:

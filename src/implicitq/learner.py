@@ -50,7 +50,7 @@ class Actor:
 
     def __init__(self, compiled: _Compiled, leaves: Callable[[], list[jax.Array]], names: list[str]) -> None:
         """`leaves` gives the arrays of an `ActorState` as they are at the moment."""
-        self._compiled, self._leaves, self._names = compiled, leaves, names
+        self._compiled, self._leaves, self.names = compiled, leaves, names
 
     def sample(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
         """An action of the policy as it is stored, and its coordinates; the random numbers are those of the step."""
@@ -91,11 +91,11 @@ class Actor:
 
     def arrays(self) -> dict[str, Array]:
         """All arrays by name: what a policy file holds. Copies, which later updates do not touch."""
-        return dict(zip(self._names, map(np.array, self._leaves()), strict=True))
+        return dict(zip(self.names, map(np.array, self._leaves()), strict=True))
 
     def check(self, arrays: Mapping[str, Array]) -> None:
         """Refuse arrays that are not of such an actor."""
-        _compare(dict(zip(self._names, self._leaves(), strict=True)), arrays)
+        _compare(dict(zip(self.names, self._leaves(), strict=True)), arrays)
 
 
 class Stored(NamedTuple):
@@ -218,6 +218,17 @@ class Learner:
         self._compiled = _jit(self._update, donate_argnums=0)
         self.newest, self.shipped = self._actors(spec, config)
 
+    def begin_with(self, arrays: Mapping[str, Array]) -> None:
+        """Start from the networks of a policy file; before the first update."""
+        self.newest.check(arrays)
+        leaves = [jnp.array(arrays[name]) for name in self.newest.names]
+        actor: ActorState = jax.tree.unflatten(self._actor_structure, leaves)
+        state: LearnerState = jax.tree.unflatten(self._structure, self.leaves)
+        average = None if state.average is None else jax.tree.map(jnp.copy, actor.networks)
+        algorithm = self._algorithm.start(actor.networks)
+        fresh = state._replace(algorithm=algorithm, normalizer=actor.normalizer, average=average)
+        self.leaves = jax.tree.leaves(fresh)
+
     def watch(self) -> None:
         """Note the policy as it is: the next metrics tell how far the updates from here to there have moved it."""
         self._watched = self.newest.snapshot()
@@ -267,7 +278,8 @@ class Learner:
         numbered: LearnerState = jax.tree.unflatten(self._structure, range(len(self.leaves)))
         newest = ActorState(self._algorithm.actor(numbered.algorithm), numbered.normalizer)
         shipped = newest if numbered.average is None else newest._replace(networks=numbered.average)
-        compiled = _Compiled(self._algorithm, spec, jax.tree.structure(newest), config.seed)
+        self._actor_structure = jax.tree.structure(newest)
+        compiled = _Compiled(self._algorithm, spec, self._actor_structure, config.seed)
 
         def actor(state: ActorState) -> Actor:
             numbers = jax.tree.leaves(state)

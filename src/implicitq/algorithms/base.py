@@ -35,6 +35,10 @@ class Algorithm(Protocol):
 
     def init(self, key: jax.Array) -> PyTree: ...
 
+    def start(self, actor: PyTree) -> PyTree:
+        """The state of a training that begins with these networks, as `actor` gives them."""
+        ...
+
     def update(self, state: PyTree, batch: Transition[jax.Array], key: jax.Array) -> tuple[PyTree, Metrics]: ...
 
     def actor(self, state: PyTree) -> PyTree:

@@ -88,7 +88,10 @@ class DQN:
 
     def init(self, key: jax.Array) -> DQNState:
         online: PyTree = MLP((self.spec.observation_size, *self.config.hidden, self._actions), key)
-        return DQNState(online, jax.tree.map(jnp.copy, online), self._optimizer().init(online))
+        return self.start(online)
+
+    def start(self, actor: PyTree) -> DQNState:
+        return DQNState(actor, jax.tree.map(jnp.copy, actor), self._optimizer().init(actor))
 
     def update(self, state: DQNState, batch: Transition[jax.Array], key: jax.Array) -> tuple[DQNState, Metrics]:
         """One step of Adam on the loss, then the Polyak step of the target."""

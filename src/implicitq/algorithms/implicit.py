@@ -204,8 +204,12 @@ class ImplicitAlgorithm:
         wanted, most = self.config.entropy_target, online.policy.most_entropy
         reachable = wanted is None or wanted < most
         require(self.config, "entropy_target", reachable, f"below the entropy of uniform actions, {most:.3f} nats")
-        target = jax.tree.map(jnp.copy, self.targets(online, self.config))
-        return ImplicitState(online, target, self._optimizer().init(online))
+        return self.start(online)
+
+    def start(self, actor: Networks) -> ImplicitState:
+        target = jax.tree.map(jnp.copy, self.targets(actor, self.config))
+        parameters: PyTree = actor
+        return ImplicitState(actor, target, self._optimizer().init(parameters))
 
     def update(
         self, state: ImplicitState, batch: Transition[jax.Array], key: jax.Array

@@ -101,8 +101,11 @@ class SAC:
             TwinActionValue(self.spec.observation_size, self.spec.action_dimensions, hidden, critic_key),
             jnp.log(jnp.float32(1.0 if first == "auto" else first)),
         )
-        optimizers = Optimizers(*(optax.adam(self.config.learning_rate).init(part) for part in online))
-        return SACState(online, jax.tree.map(jnp.copy, online.critics), optimizers)
+        return self.start(online)
+
+    def start(self, actor: PyTree) -> SACState:
+        optimizers = Optimizers(*(optax.adam(self.config.learning_rate).init(part) for part in actor))
+        return SACState(actor, jax.tree.map(jnp.copy, actor.critics), optimizers)
 
     def update(self, state: SACState, batch: Transition[jax.Array], key: jax.Array) -> tuple[SACState, Metrics]:
         """One step of Adam on the critics, on the policy against the new critics, and on the temperature."""

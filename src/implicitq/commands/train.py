@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic
 
+import tyro
 from rich.table import Table
 
 from implicitq.commands.display import console, table
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 class Options(Generic[C]):
     config: Hyperparameters[C]
     out: Annotated[Path | None, default("a fresh one below runs/", "DIR")] = None  # Folder of the run.
+    source: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            name="from",
+            metavar="DIR|FILE",
+            help="Begin with the weights of this policy, or of this run's last one, instead of random ones; the shapes "
+            "of all networks must be the same. The replay and the optimiser start afresh.",
+            help_behavior_hint="(default: random weights)",
+        ),
+    ] = None
     track: Track = None
 
 
@@ -32,6 +43,12 @@ def run(arguments: list[str]) -> int:
     from implicitq.agent import from_config
 
     agent = from_config(config)
+    if options.source is not None:
+        try:
+            agent.start_from(options.source)
+        except InputError:
+            agent.close()
+            raise
     out = options.out or fresh_folder(config)
     console.print(f"{config.algorithm} on {config.env}, seed {config.seed}, {config.steps:,} steps", style="bold")
     console.print(f"{describe_preset(config)}\nrun folder: {out}")

@@ -25,6 +25,7 @@ FIXED = frozenset(
 )
 """Settings that shape what a checkpoint or a log holds, or make it another run."""
 
+_POLICY = "initial policy"  # no setting, but what a run began with
 _UNSEEN = NOT_LEARNT | {"vectorization"}
 
 
@@ -59,10 +60,16 @@ def between(before: Config, after: Config, step: int) -> Branch | None:
     return Branch(step, changes) if changes else None
 
 
+def begun_with(told: str) -> Branch:
+    """Of a run that began with the weights of a policy."""
+    return Branch(0, {_POLICY: [None, told]})
+
+
 def taken(branches: Sequence[Branch], config: Config) -> list[Branch]:
     """Without a last one that was noted but not begun: the process died before its config was kept."""
     values = configs.to_json(config)
-    begun = not branches or all(values.get(name) == after for name, (_, after) in branches[-1].changes.items())
+    last = branches[-1].changes.items() if branches else ()
+    begun = all(values[name] == after for name, (_, after) in last if name in values)
     return list(branches if begun else branches[:-1])
 
 

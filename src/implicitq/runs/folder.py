@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,7 @@ from implicitq.runs.layout import (
     POLICY,
     REPLAY,
     SALVAGED,
+    START,
     TIMING,
     TRACKING,
     VERSIONS,
@@ -59,7 +60,15 @@ _FILES = (
     SALVAGED,
     TRACKING,
     BRANCHES,
+    START,
 )
+
+
+class Start(NamedTuple):
+    """A policy that a run begins with."""
+
+    content: bytes  # of its file
+    told: str  # where it comes from, in words
 
 
 class RunFolder:
@@ -75,14 +84,15 @@ class RunFolder:
         self._metrics: list[str] = []  # columns of metrics.csv, likewise
 
     @staticmethod
-    def create(directory: str | Path, config: Config) -> RunFolder:
-        """A fresh folder; one that already holds a run is refused."""
+    def create(directory: str | Path, config: Config, start: Start | None = None) -> RunFolder:
+        """A fresh folder; one that already holds a run is refused. `start`: the policy that the run begins with."""
         directory = Path(directory)
         if layout.has_run(directory):
             raise InputError(
                 f"{directory} already holds a run; go on with: implicitq resume {directory}, or choose another --out"
             )
-        begun = {LOCK, VERSIONS, f"{VERSIONS}{PART}", f"{CONFIG}{PART}"}  # by a process that died at once
+        early = (VERSIONS, START, BRANCHES)  # written before the config, by a process that may have died at once
+        begun = {LOCK, f"{CONFIG}{PART}", *early, *(f"{name}{PART}" for name in early)}
         found = {path.name for path in directory.iterdir()} - begun if directory.is_dir() else set()
         if found & set(layout.TRACES):
             raise InputError(
@@ -94,6 +104,9 @@ class RunFolder:
         run = RunFolder(directory, config)
         with run._closed_on_failure():
             run._files.write(VERSIONS, json_bytes(versions()))
+            if start is not None:
+                run._files.write(START, start.content)
+                run._files.write(BRANCHES, json_bytes(branches.to_file([branches.begun_with(start.told)])))
             run.replan(config)
         return run
 
@@ -225,6 +238,8 @@ class RunFolder:
             )
         self.prepare(trainer)
         self._write_best(trainer)
+        if START in self._files.files():
+            trainer.learner.begin_with(policy_file.read(self.directory / START).actor.arrays())
 
     def _salvaged(
         self, trainer: Trainer, steps: list[int], reasons: list[InputError], salvage: bool

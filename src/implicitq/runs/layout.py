@@ -36,6 +36,7 @@ LOCK = ".lock"
 SALVAGED = "salvaged.json"
 TRACKING = "tracking.json"
 BRANCHES = "branches.json"
+START = "start.safetensors"
 
 LOGS = (METRICS, EVALUATIONS)
 """Files that only grow, and are cut back to the checkpoint on resuming."""
