@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import pytest
@@ -9,7 +10,7 @@ from rich.console import Console
 
 from implicitq import progress
 from implicitq.configs import resolve
-from implicitq.events import Evaluated, Started, Stopped, Ticked
+from implicitq.events import Evaluated, Measured, Started, Stopped, Ticked
 from implicitq.progress import ProgressDisplay
 from implicitq.types import Evaluation
 
@@ -41,6 +42,16 @@ def display(terminal: bool) -> tuple[ProgressDisplay, io.StringIO]:
     return ProgressDisplay(Console(file=shown, width=80, force_terminal=terminal, color_system=None)), shown
 
 
+def measured(step: int, value: float) -> Measured:
+    return Measured(step, {"episode_return": value})
+
+
+def last_line(made: ProgressDisplay, shown: io.StringIO) -> str:
+    """What the terminal shows now: every redrawing begins by clearing the line."""
+    made._progress.refresh()
+    return shown.getvalue().split("\x1b[2K")[-1].split("\n")[0].strip("\r")
+
+
 def test_away_from_a_terminal_every_evaluation_is_one_line_and_steps_are_none(clock):
     made, shown = display(terminal=False)
     made.on_event(Started(1_000, 21_000, CONFIG))
@@ -48,13 +59,15 @@ def test_away_from_a_terminal_every_evaluation_is_one_line_and_steps_are_none(cl
         made.on_event(Ticked(step))
     assert shown.getvalue() == ""
     clock.now += 50
+    made.on_event(measured(11_000, float("nan")))
     made.on_event(evaluated(11_000, 1_000.0, 2_000.0))
-    clock.now += 150
+    clock.now += 50
+    made.on_event(measured(21_000, 987.65))
     made.on_event(evaluated(21_000, -0.5, -0.5, -0.5))
     made.on_event(Stopped(21_000, "finished"))
-    assert shown.getvalue().split("\n") == [  # rates count from where this run began
-        "step 11,000 of 21,000: return 1,500.0 ± 500.0 over 2 episodes, 200 steps/s",
-        "step 21,000 of 21,000: return -0.5 ± 0.0 over 3 episodes, 100 steps/s",
+    assert shown.getvalue().split("\n") == [
+        "step 11,000 of 21,000: return 1,500.0 ± 500.0 over 2 episodes, 200/s, 50 s left",
+        "step 21,000 of 21,000: return -0.5 ± 0.0 over 3 episodes, training 987.6, 200/s",
         "",
     ]
 
@@ -62,25 +75,54 @@ def test_away_from_a_terminal_every_evaluation_is_one_line_and_steps_are_none(cl
 def test_a_line_is_not_broken_where_it_is_longer_than_the_console_is_wide(clock):
     made, shown = display(terminal=False)
     made.on_event(Started(0, 1_000_000_000, CONFIG))
-    clock.now += 1
+    made.on_event(Ticked(1_000))
+    clock.now += 5
     made.on_event(evaluated(123_456_789, -1_234_567.25, 7_654_321.75))
     assert len(shown.getvalue()) > 81
     assert shown.getvalue().count("\n") == 1
 
 
-def test_a_terminal_shows_the_task_the_steps_the_rate_and_the_last_evaluation(clock):
+def test_a_terminal_shows_one_line_of_80_columns_with_everything(clock):
     made, shown = display(terminal=True)
-    made.on_event(Started(0, 400, CONFIG))
-    clock.now += 2
-    made.on_event(evaluated(200, 10.0, 30.0))
-    made.on_event(Ticked(200))
-    clock.now += 2
-    made.on_event(Ticked(400))
-    made.on_event(Stopped(400, "finished"))
-    # The columns fold at the width of the console, and every redrawing adds all lines: the last of them count.
-    last = " ".join(shown.getvalue().split("\x1b[2K")[-1].split())
-    for part in ("CartPole-v1", "400/400", "100", "steps/s", "return", "20.0", "10.0", "200"):
-        assert part in last
+    made.on_event(Started(0, 1_000_000, dataclasses.replace(CONFIG, env="HalfCheetah-v5", min_replay=100)))
+    made.on_event(Ticked(100))
+    clock.now += 10
+    made.on_event(measured(123_456, -1_234.56))
+    made.on_event(evaluated(123_456, 10_000.0, 11_000.0))
+    made.on_event(Ticked(123_456))
+    line = last_line(made, shown)
+    made.on_event(Stopped(123_456, "asked"))
+    assert len(line) <= 80
+    for part in ("HalfCheetah-v5", "123,456/1M", "12,336/s, 71 s left", "train -1,235 eval 10,500"):
+        assert part in line
+
+
+def test_the_time_left_is_not_that_of_the_warm_up(clock):
+    made, shown = display(terminal=True)
+    made.on_event(Started(0, 3_000, dataclasses.replace(CONFIG, min_replay=600)))
+    assert "compiling ..." in last_line(made, shown)
+    for step in range(1, 600):
+        clock.now += 0.01
+        made.on_event(Ticked(step))
+        if step == 500:
+            assert "100/s" in last_line(made, shown)
+            assert "warming up" in last_line(made, shown)
+    assert "left" not in shown.getvalue()
+    assert "compiling ..." in last_line(made, shown), "the next step is the first with an update"
+    clock.now += 7
+    made.on_event(Ticked(600))
+    for step in range(601, 701):
+        clock.now += 0.1
+        made.on_event(Ticked(step))
+    assert "10/s, 3 min left" in last_line(made, shown), "2,300 steps, without the 7 seconds of compiling"
+    made.on_event(Stopped(700, "asked"))
+
+
+@pytest.mark.parametrize(
+    ("count", "words"), [(575, "575"), (3_000, "3k"), (300_000, "300k"), (1_500_000, "1.5M"), (123_456, "123,456")]
+)
+def test_round_numbers_are_short(count, words):
+    assert progress.short(count) == words
 
 
 def test_a_terminal_is_given_back_when_the_run_stops(clock):

@@ -7,15 +7,17 @@ action, _ = agent.predict(observation, deterministic=True)
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from implicitq.types import Evaluation, InputError
 
 if TYPE_CHECKING:
+    from implicitq import callbacks
     from implicitq.agent import Agent, load, make, resume
 
 __version__ = "0.1.0"
-__all__ = ["Agent", "Evaluation", "InputError", "__version__", "load", "make", "resume"]
+__all__ = ["Agent", "Evaluation", "InputError", "__version__", "callbacks", "load", "make", "resume"]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,4 +26,6 @@ def __getattr__(name: str) -> Any:
         from implicitq import agent
 
         return getattr(agent, name)
+    if name == "callbacks":
+        return importlib.import_module("implicitq.callbacks")
     raise AttributeError(f"module 'implicitq' has no attribute {name!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,20 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from implicitq import configs
+from implicitq import configs, trackers
 from implicitq.configs import Config
 from implicitq.driver import Interrupted, drive
 from implicitq.envs import ids, masks, spaces
 from implicitq.envs.making import EnvironmentMaker, EnvironmentSource, is_object
+from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.evaluate import Evaluator
 from implicitq.events import AnyListener
 from implicitq.learner import Actor
 from implicitq.progress import ProgressDisplay
 from implicitq.runs import policy_file
-from implicitq.runs.folder import POLICY, RunFolder
+from implicitq.runs.branches import check_changes
+from implicitq.runs.folder import RunFolder, Start
+from implicitq.runs.layout import BEST, POLICY
 from implicitq.train import Trainer
 from implicitq.types import Array, Evaluation, InputError
 
@@ -53,6 +57,18 @@ class Agent:
         self._run = run
         self._trust_env = trust_env
         self._predictions = 0
+        self._start: Start | None = None
+
+    def __repr__(self) -> str:
+        config, folder = self.config, "" if self.directory is None else f", run folder {str(self.directory)!r}"
+        ability = "acts and learns" if self._trainer is not None else "acts"
+        return f"<Agent {config.algorithm} on {config.env}, seed {config.seed}, step {self.step:,}, {ability}{folder}>"
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
 
     @property
     def step(self) -> int:
@@ -70,12 +86,17 @@ class Agent:
         *,
         progress: bool = False,
         out: str | Path | None = None,
+        track: Iterable[str] | None = None,
+        callback: AnyListener | Iterable[AnyListener] = (),
         listeners: Iterable[AnyListener] = (),
     ) -> Agent:
         """Train for `steps` more environment steps; by default, up to `config.steps`.
 
-        With `out`, the first call makes a run folder there, which `implicitq.resume` can go on from. Every listener, a
-        function or an object with `on_event`, receives every event, and stops the run by returning False.
+        With `out`, the first call makes a run folder there, which `implicitq.resume` can go on from. `track` names
+        trackers (`implicitq.trackers.TRACKERS`), whose files lie in the run folder; without it, a run that had some
+        before keeps them, and an empty list ends that. A `callback`, or
+        every one of a list, is a function that receives every event and stops the run by returning False; see
+        `implicitq.callbacks` for some. `listeners` are the same, as objects with `on_event`.
         """
         trainer = self._trainer
         if trainer is None:
@@ -88,20 +109,41 @@ class Agent:
         if steps is not None and (not isinstance(steps, int) or steps < 0):
             raise InputError(f"steps must be a whole number of at least 0, got {steps!r}")
         until = self.config.steps if steps is None else trainer.step + steps
+        trackers.require(track or ())
         if out is not None:
             self._begin_run(Path(out))
         if self._run is not None and self._run.closed:
             raise InputError(f"the training has ended; go on with implicitq.resume({str(self._run.directory)!r})")
-        ours = [] if self._run is None else [self._run]
+        ours = [*self._trackers(track), *([] if self._run is None else [self._run])]
         shown = [ProgressDisplay()] if progress and until > trainer.step else []
         try:
-            drive(trainer, until, [*ours, *listeners, *shown])
+            drive(trainer, until, [*ours, *_listed(callback), *listeners, *shown], self)
         except Interrupted:
             raise
         except BaseException:
             if self._run is not None:
                 self._run.close()  # or the folder would stay locked in this process
             raise
+        return self
+
+    def start_from(self, path: str | Path) -> Agent:
+        """Begin with the weights of a policy file or run folder instead of random ones; before `learn`.
+
+        They must have the shapes of this agent's. Its run folder keeps them, and notes where they come from.
+        """
+        if self._trainer is None or self.step > 0 or self._run is not None:
+            raise InputError("start_from is for an agent that came from make, before its first step")
+        path = Path(path)
+        found = policy_file.read(path / POLICY if path.is_dir() else path)
+        try:
+            self._trainer.learner.begin_with(found.actor.arrays())
+        except InputError as error:
+            raise InputError(f"{path} does not fit this agent: {error}") from None
+        content = policy_file.content(
+            found.config, found.observation_space, found.action_space, found.actor.arrays(), found.step
+        )
+        told = f"{found.config.algorithm} on {found.config.env}, seed {found.config.seed}, after {found.step:,} steps"
+        self._start = Start(content, told)
         return self
 
     def extend(self, steps: int) -> None:
@@ -151,18 +193,31 @@ class Agent:
         """
         return self._ask(self._actor.q_value, observation, action, action_masks)
 
-    def evaluate(self, episodes: int = 10, *, seed: int | None = None) -> Evaluation:
-        """Returns and lengths of whole episodes with the deterministic policy, on environments of their own."""
+    def evaluate(
+        self, episodes: int = 10, *, seed: int | None = None, deterministic: bool = True, render: bool = False
+    ) -> Evaluation:
+        """Returns and lengths of whole episodes, on environments of their own.
+
+        With the deterministic policy, or with sampled actions, the same ones for the same seed. With `render`, the
+        episodes are played one after the other in a window.
+        """
         if not isinstance(episodes, int) or episodes < 1:
             raise InputError(f"episodes must be a whole number of at least 1, got {episodes!r}")
         if seed is not None and (not isinstance(seed, int) or not 0 <= seed < 2**32):
             raise InputError(f"seed must be a whole number from 0 to 4294967295, got {seed!r}")
-        evaluator = Evaluator(self.environments(), episodes, self.config.seed if seed is None else seed)
+        chosen = self.config.seed if seed is None else seed
+        act = self._actor.deterministic if deterministic else self._sampling(chosen)
+        evaluator = Evaluator(self.environments(), episodes, chosen, shown=render)
         try:
             _check_spaces(self, evaluator.observation_space, evaluator.action_space)
-            return evaluator.run(self._actor.deterministic, self.step)
+            return evaluator.run(act, self.step)
         finally:
             evaluator.close()
+
+    def _sampling(self, seed: int) -> Callable[..., Any]:
+        """The policy itself, whose random numbers are those of the seed and of how often it was asked."""
+        numbers = itertools.count(episode_seed(seed, EVALUATION, 0, 0))
+        return lambda rows, *mask: self._actor.sample(rows, next(numbers) % 2**32, *mask)[1]
 
     def environments(self) -> EnvironmentMaker:
         """Makes environments to show the policy in, none of which is in use elsewhere."""
@@ -189,13 +244,24 @@ class Agent:
         if self._run is not None:
             self._run.close()
 
+    def _trackers(self, track: Iterable[str] | None) -> list[trackers.Tracking]:
+        """They come before the run folder, so that a checkpoint is never ahead of what they have."""
+        if self._run is None:
+            if track:
+                raise InputError("track needs a run folder, which holds its files: give out=")
+            return []
+        choice = trackers.chosen(track, self._run.tracking)
+        if choice["trackers"] or self._run.tracking is not None:
+            self._run.note_tracking(choice)
+        return trackers.build(choice, self._run.directory)
+
     def _begin_run(self, directory: Path) -> None:
         assert self._trainer is not None
         if self._run is not None:
             raise InputError(f"this agent already writes to {self._run.directory}")
         if self._trainer.step > 0:
             raise InputError("out must be given with the first call of learn: a run folder holds the whole run")
-        run = RunFolder.create(directory, self.config)
+        run = RunFolder.create(directory, self.config, self._start)
         try:
             run.prepare(self._trainer)
         except BaseException:
@@ -244,14 +310,18 @@ def from_config(
     return _agent(config, EnvironmentMaker(config.env if env is None else env), eval_env)
 
 
-def load(path: str | Path, env: EnvironmentSource | None = None, *, trust_env: bool = False) -> Agent:
+def load(
+    path: str | Path, env: EnvironmentSource | None = None, *, best: bool = False, trust_env: bool = False
+) -> Agent:
     """The agent of a policy file or of a run folder; it can act, but not learn on.
+
+    Of a run folder, the policy of the newest checkpoint, or, with `best`, of the evaluation with the highest mean.
 
     It is evaluated on `env`, or on the id that the file names. An id that makes Gymnasium import a module, such as
     `module:Id`, is refused there unless `trust_env`: a file must not choose what code runs.
     """
     path = Path(path)
-    found = policy_file.read(path / POLICY if path.is_dir() else path)
+    found = policy_file.read(_policy_in(path, best) if path.is_dir() or best else path)
     maker = EnvironmentMaker(env, action_bound=found.config.action_bound) if env is not None else None
     agent = Agent(
         found.config, found.observation_space, found.action_space, found.actor, maker, found.step, trust_env=trust_env
@@ -271,6 +341,7 @@ def resume(
     inexact: bool = False,
     salvage: bool = False,
     trust_env: bool = False,
+    **changes: Any,
 ) -> Agent:
     """The agent of a run folder, exactly where its newest good checkpoint was; `learn` goes on from there.
 
@@ -278,6 +349,7 @@ def resume(
     `module:Id` in the folder's config makes Gymnasium import a module, which needs `env` or `trust_env`. With
     `inexact`, other versions, processors or numbers of threads than the run began with are accepted. With `salvage`,
     if no checkpoint is good, rows of the replay that are damaged are left out of the newest one; a warning says which.
+    `changes` are hyperparameters to go on with, such as learning_rate: a branch, which the run folder notes.
     """
     run = RunFolder.open(directory)
     agent = None
@@ -287,9 +359,20 @@ def resume(
         source = _from_file(run.config.env, str(directory), trust_env) if env is None else env
         if not inexact:
             run.check_exactness()
-        agent = _agent(run.config, EnvironmentMaker(source), eval_env, run)
+        config = configs.changed(run.config, **changes)
+        check_changes(run.config, changes)
+        agent = _agent(config, EnvironmentMaker(source), eval_env, run)
         assert agent._trainer is not None
-        run.restore(agent._trainer, salvage)
+        try:
+            run.restore(agent._trainer, salvage)
+        except InputError as error:
+            if changes:  # which may be what does not fit
+                raise InputError(
+                    f"{error}; without a checkpoint that fits, begin a new run with {', '.join(changes)}"
+                ) from None
+            raise
+        if changes:
+            run.branch(config)
         return agent
     except BaseException:
         run.close()  # or the folder would stay locked in this process
@@ -310,6 +393,14 @@ def _agent(
     )
 
 
+def _policy_in(folder: Path, best: bool) -> Path:
+    if best and not folder.is_dir():
+        raise InputError(f"the best policy is kept in run folders, and {folder} is none")
+    if best and not (folder / BEST).exists():
+        raise InputError(f"{folder} has no {BEST}: no evaluation was made yet, or only by an earlier version")
+    return folder / (BEST if best else POLICY)
+
+
 def _from_file(name: str, file: str, trusted: bool) -> str:
     if not trusted:
         remedy = (
@@ -326,6 +417,15 @@ def _check_spaces(agent: Agent, observation_space: gym.Space, action_space: gym.
     ):
         if own != given:
             raise InputError(f"the policy is for {what} in {own}, the environment has {given}")
+
+
+def _listed(callback: AnyListener | Iterable[AnyListener]) -> list[AnyListener]:
+    """One callback or several, as a list of things that can hear an event."""
+    found: list[Any] = list(callback) if isinstance(callback, Iterable) else [callback]
+    for each in found:
+        if not callable(getattr(each, "on_event", each)):
+            raise InputError(f"callback must be a function of the event, or a list of such, got {each!r}")
+    return found
 
 
 def _padded(rows: Array) -> Array:

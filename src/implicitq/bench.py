@@ -11,7 +11,7 @@ import jax
 from implicitq.configs import Config
 from implicitq.envs.making import EnvironmentMaker
 from implicitq.events import Ticked
-from implicitq.runs.folder import versions
+from implicitq.runs.conditions import versions
 from implicitq.train import Trainer
 
 _NEVER = 10**9

@@ -23,7 +23,7 @@ class Interrupted(KeyboardInterrupt):
         self.step = step
 
 
-def drive(trainer: Trainer, until: int, listeners: Iterable[AnyListener] = ()) -> None:
+def drive(trainer: Trainer, until: int, listeners: Iterable[AnyListener] = (), agent: Any = None) -> None:
     """Train up to the step `until`; every event goes to every listener, in their order.
 
     The run stops early, at the end of a step and after a checkpoint, if a listener returns False; if one raises, which
@@ -32,7 +32,7 @@ def drive(trainer: Trainer, until: int, listeners: Iterable[AnyListener] = ()) -
     audience = _Audience(listeners)
     with _signals_noted() as signals:
         try:
-            audience.tell(Started(trainer.step, until, trainer.config))
+            audience.tell(Started(trainer.step, until, trainer.config, agent))
             for event in trainer.run(until):
                 audience.tell(event)
                 if isinstance(event, Ticked) and (signals or audience.stop) and event.step < until:

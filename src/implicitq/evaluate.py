@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 
 from implicitq.envs import spaces
 from implicitq.envs.adapter import Adapter
 from implicitq.envs.making import EnvironmentMaker, private_statistics
 from implicitq.envs.vector import EVALUATION, episode_seed
-from implicitq.types import Evaluation, InputError, Spec
+from implicitq.types import Array, Evaluation, InputError, Spec
 
 LONGEST_EPISODE = 100_000  # steps; an environment without an end would hang the run
 
@@ -26,15 +27,27 @@ def refuse_endless(length: int) -> None:
         )
 
 
+def _with_window(maker: EnvironmentMaker) -> gym.Env:
+    env = maker(render_mode="human")
+    if env.render_mode != "human":
+        env.close()
+        raise InputError(
+            f"the environment opens no window: its render_mode is {env.render_mode!r}, not 'human'; only one that is "
+            "given by its id, or made with render_mode='human', can"
+        )
+    return env
+
+
 class Evaluator:
     """Environments of its own, made once and reset to fresh seeds for every evaluation."""
 
-    def __init__(self, maker: EnvironmentMaker, episodes: int, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, maker: EnvironmentMaker, episodes: int, seed: int, *, shown: bool = False) -> None:
+        """`shown`: play one episode after the other in a window, instead of all at once."""
+        self._seed, self._rounds = seed, episodes if shown else 1
         self._envs: list[Adapter] = []
         try:
-            for _ in range(episodes):
-                self._envs.append(Adapter(maker()))
+            for _ in range(episodes // self._rounds):
+                self._envs.append(Adapter(_with_window(maker) if shown else maker()))
         except BaseException:
             self.close()
             raise
@@ -50,9 +63,19 @@ class Evaluator:
 
         Where the environments give action masks, it is called with these besides: [E, D, N].
         """
-        seeds = [episode_seed(self._seed, EVALUATION, index, step) for index in range(len(self._envs))]
-        first, first_masks = zip(*(env.reset(seed) for env, seed in zip(self._envs, seeds, strict=True)), strict=True)
-        observations, masks = np.stack(first), list(first_masks)
+        done = [self._play(act, step, number * len(self._envs)) for number in range(self._rounds)]
+        returns, lengths = (np.concatenate(column) for column in zip(*done, strict=True))
+        if not np.isfinite(returns).all():
+            raise InputError(
+                f"an evaluation episode at step {step} returned {returns.tolist()}; rewards must be finite"
+            )
+        return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), step)
+
+    def _play(self, act: Callable[..., Any], step: int, first: int) -> tuple[Array, Array]:
+        """Returns and lengths of one episode in every environment, in lockstep, numbered from `first`: [E], [E]."""
+        seeds = [episode_seed(self._seed, EVALUATION, first + index, step) for index in range(len(self._envs))]
+        begun, first_masks = zip(*(env.reset(seed) for env, seed in zip(self._envs, seeds, strict=True)), strict=True)
+        observations, masks = np.stack(begun), list(first_masks)
         returns, lengths = np.zeros(len(self._envs)), np.zeros(len(self._envs), int)
         running = list(range(len(self._envs)))
         while running:
@@ -70,11 +93,7 @@ class Evaluator:
             running = still
             if running:
                 refuse_endless(int(lengths[running[0]]))
-        if not np.isfinite(returns).all():
-            raise InputError(
-                f"an evaluation episode at step {step} returned {returns.tolist()}; rewards must be finite"
-            )
-        return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), step)
+        return returns, lengths
 
     def close(self) -> None:
         for env in self._envs:

@@ -7,8 +7,8 @@ False to ask the run to stop at the end of the step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from implicitq.configs import Config
 from implicitq.types import Evaluation
@@ -21,6 +21,7 @@ class Started:
     step: int
     until: int
     config: Config
+    agent: Any = field(default=None, compare=False, repr=False)  # who learns, to be asked or saved; None if unknown
 
 
 @dataclass(frozen=True)

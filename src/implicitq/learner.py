@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from implicitq.configs import Config
 from implicitq.normalization import Normalizer
 from implicitq.types import Array, InputError, PyTree, Spec, Transition
 from implicitq.validation import brief
+
+KL = "kl"  # the metric that `watch` brings
 
 _INIT, _UPDATE, _ACT = range(3)  # independent streams of random numbers under one seed
 
@@ -47,7 +50,7 @@ class Actor:
 
     def __init__(self, compiled: _Compiled, leaves: Callable[[], list[jax.Array]], names: list[str]) -> None:
         """`leaves` gives the arrays of an `ActorState` as they are at the moment."""
-        self._compiled, self._leaves, self._names = compiled, leaves, names
+        self._compiled, self._leaves, self.names = compiled, leaves, names
 
     def sample(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
         """An action of the policy as it is stored, and its coordinates; the random numbers are those of the step."""
@@ -70,9 +73,29 @@ class Actor:
     def q_value(self, observation: Array, coordinates: Array, *mask: Array) -> jax.Array:
         return self._compiled.q_value(self._leaves(), observation, coordinates, *mask)
 
+    def judge(self, observation: Array, action: Array, *mask: Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """V(s), and both kinds of `Algorithm.regularization` of stored actions [B, D]: three of [B]."""
+        return self._compiled.judge(self._leaves(), observation, action, *mask)
+
+    def divergence_from(self, before: list[jax.Array], observation: Array, step: int, *mask: Array) -> jax.Array:
+        """KL(pi_before, pi) over a batch of states, from one action of pi_before in each; `before` is a `snapshot`.
+
+        With r = pi / pi_before it is the mean of r - 1 - ln r, which has the same expectation as -ln r, is never
+        negative, and whose noise is small beside it.
+        """
+        return self._compiled.divergence(before, self._leaves(), observation, np.uint32(step), *mask)
+
+    def snapshot(self) -> list[jax.Array]:
+        """What acts at the moment; updates do not touch it."""
+        return [jnp.copy(leaf) for leaf in self._leaves()]
+
     def arrays(self) -> dict[str, Array]:
-        """All arrays by name: what a policy file holds."""
-        return dict(zip(self._names, map(np.asarray, self._leaves()), strict=True))
+        """All arrays by name: what a policy file holds. Copies, which later updates do not touch."""
+        return dict(zip(self.names, map(np.array, self._leaves()), strict=True))
+
+    def check(self, arrays: Mapping[str, Array]) -> None:
+        """Refuse arrays that are not of such an actor."""
+        _compare(dict(zip(self.names, self._leaves(), strict=True)), arrays)
 
 
 class Stored(NamedTuple):
@@ -140,10 +163,27 @@ class _Compiled:
                 coordinates = jax.random.randint(now, shape, 0, jnp.array(spec.categories)[None])
             return algorithm.encode(networks, coordinates)
 
+        def judge(
+            leaves: list[jax.Array], observation: jax.Array, action: jax.Array, *mask: jax.Array
+        ) -> tuple[jax.Array, jax.Array, jax.Array]:
+            networks, observation = unpack(leaves, observation)
+            terms = algorithm.regularization(networks, observation, action, *mask)
+            return algorithm.value(networks, observation, *mask), *terms
+
+        def divergence(
+            before: list[jax.Array], after: list[jax.Array], observation: jax.Array, step: jax.Array, *mask: jax.Array
+        ) -> jax.Array:
+            old, new = unpack(before, observation), unpack(after, observation)
+            _, action = algorithm.sample(*old, jax.random.fold_in(key, step), *mask)
+            gain = algorithm.log_prob(*new, action, *mask) - algorithm.log_prob(*old, action, *mask)  # [B]
+            return jnp.mean(jnp.expm1(gain) - gain)
+
         self.sample = _jit(sample)
         self.uniform = _jit(uniform)
         self.deterministic = _jit(lambda leaves, s, *mask: algorithm.deterministic(*unpack(leaves, s), *mask))
         self.value = _jit(lambda leaves, s, *mask: algorithm.value(*unpack(leaves, s), *mask))
+        self.judge = _jit(judge)
+        self.divergence = _jit(divergence)
         self.log_prob = _jit(lambda leaves, s, a, *mask: algorithm.log_prob(*unpack(leaves, s), a, *mask))
         self.q_value = _jit(lambda leaves, s, a, *mask: algorithm.q_value(*unpack(leaves, s), a, *mask))
 
@@ -172,16 +212,33 @@ class Learner:
             {name: jnp.zeros(()) for name in shapes},
             jnp.zeros(()),
         )
-        self.metric_names = tuple(sorted(shapes))
+        self.metric_names = (*sorted(shapes), KL)
+        self._watched: list[jax.Array] | None = None
         self.action_dtype = np.dtype(example.action.dtype)
         self.leaves, self._structure = jax.tree.flatten(state)
         self._names = _names(state)
         self._compiled = _jit(self._update, donate_argnums=0)
         self.newest, self.shipped = self._actors(spec, config)
 
+    def begin_with(self, arrays: Mapping[str, Array]) -> None:
+        """Start from the networks of a policy file; before the first update."""
+        self.newest.check(arrays)
+        leaves = [jnp.array(arrays[name]) for name in self.newest.names]
+        actor: ActorState = jax.tree.unflatten(self._actor_structure, leaves)
+        state: LearnerState = jax.tree.unflatten(self._structure, self.leaves)
+        average = None if state.average is None else jax.tree.map(jnp.copy, actor.networks)
+        algorithm = self._algorithm.start(actor.networks)
+        fresh = state._replace(algorithm=algorithm, normalizer=actor.normalizer, average=average)
+        self.leaves = jax.tree.leaves(fresh)
+
+    def watch(self) -> None:
+        """Note the policy as it is: the next metrics tell how far the updates from here to there have moved it."""
+        self._watched = self.newest.snapshot()
+
     def update(self, batch: Transition[Array]) -> None:
         """One gradient step; returns at once, the result is awaited by whoever reads it."""
         self.leaves = self._compiled(self.leaves, batch)
+        self._last = batch
 
     @property
     def updates(self) -> int:
@@ -190,7 +247,7 @@ class Learner:
         return int(state.updates)
 
     def take_metrics(self) -> dict[str, float]:
-        """Means since the last call; empty if there was no update."""
+        """Means since the last call, and the KL divergence since `watch`; empty if there was no update."""
         state: LearnerState = jax.tree.unflatten(self._structure, self.leaves)
         count = float(state.metric_count)
         means = {name: float(total) / count for name, total in state.metric_sums.items()} if count else {}
@@ -198,6 +255,12 @@ class Learner:
             metric_sums={name: jnp.zeros(()) for name in state.metric_sums}, metric_count=jnp.zeros(())
         )
         self.leaves = jax.tree.leaves(empty)
+        if self._watched is not None:
+            mask = () if self._last.mask is None else (self._last.mask,)
+            moved = float(self.newest.divergence_from(self._watched, self._last.observation, self.updates, *mask))
+            self._watched = None
+            if math.isfinite(moved):  # a greedy policy has none when its action changes
+                means[KL] = moved
         return means
 
     def arrays(self) -> dict[str, Array]:
@@ -205,8 +268,11 @@ class Learner:
         return dict(zip(self._names, map(np.asarray, self.leaves), strict=True))
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
-        """Inverse of `arrays`."""
-        _compare(dict(zip(self._names, self.leaves, strict=True)), arrays)
+        """Inverse of `arrays`. Sums of metrics that earlier versions did not know begin at zero."""
+        blank = dict(zip(self._names, self.leaves, strict=True))
+        new = [name for name in self._names if name.startswith("metric_sums.") and name not in arrays]
+        arrays = {**arrays, **{name: np.zeros_like(blank[name]) for name in new}}
+        _compare(blank, arrays)
         self.leaves = [jnp.array(arrays[name]) for name in self._names]
 
     def _actors(self, spec: Spec, config: Config) -> tuple[Actor, Actor]:
@@ -214,7 +280,8 @@ class Learner:
         numbered: LearnerState = jax.tree.unflatten(self._structure, range(len(self.leaves)))
         newest = ActorState(self._algorithm.actor(numbered.algorithm), numbered.normalizer)
         shipped = newest if numbered.average is None else newest._replace(networks=numbered.average)
-        compiled = _Compiled(self._algorithm, spec, jax.tree.structure(newest), config.seed)
+        self._actor_structure = jax.tree.structure(newest)
+        compiled = _Compiled(self._algorithm, spec, self._actor_structure, config.seed)
 
         def actor(state: ActorState) -> Actor:
             numbers = jax.tree.leaves(state)

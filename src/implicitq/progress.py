@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import deque
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 
-from implicitq.events import Evaluated, Event, Started, Stopped, Ticked
+from implicitq.events import Evaluated, Event, Measured, Started, Stopped, Ticked
 from implicitq.types import Evaluation
 
 _REFRESH_SECONDS = 0.2
+_WINDOW_SECONDS = 60.0  # over which the pace is taken
+_LEAST_SECONDS = 2.0  # before it is worth telling
+_COMPILING = "compiling ..."
 
 
 class ProgressDisplay:
@@ -18,44 +24,130 @@ class ProgressDisplay:
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
+        # One line of 80 columns: what is longer is cut, and the bar takes what is left.
         self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]:.0f} steps/s"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[last]}"),
+            _text("[bold]{task.description}", 14),
+            BarColumn(None, table_column=Column(min_width=5, ratio=1)),
+            _text("{task.fields[done]}"),
+            _text("{task.fields[pace]}"),
+            _text("{task.fields[told]}"),
             console=self._console,
             disable=not self._console.is_terminal,
+            expand=True,
         )
 
     def on_event(self, event: Event) -> None:
         match event:
             case Started():
-                self._first, self._until = (event.step, time.monotonic()), event.until
-                self._last, self._shown = "no evaluation yet", 0.0
-                title = event.config.env
-                self._task = self._progress.add_task(title, total=event.until, completed=event.step, rate=0.0, last="")
-                self._progress.start()
+                self._begin(event)
+            case Measured():
+                latest = event.values.get("episode_return", math.nan)
+                self._training = latest if math.isfinite(latest) else self._training
             case Evaluated():
-                self._show_evaluation(event.evaluation)
-            case Ticked() if time.monotonic() - self._shown > _REFRESH_SECONDS or event.step >= self._until:
-                self._shown = time.monotonic()
-                self._progress.update(self._task, completed=event.step, rate=self._rate(event.step), last=self._last)
+                self._evaluation = event.evaluation
+                self._print(event.evaluation)
+            case Ticked():
+                self._tick(event.step)
             case Stopped():
                 self._progress.stop()
 
-    def _show_evaluation(self, done: Evaluation) -> None:
-        score = f"return {done.mean:,.1f} ± {done.std:,.1f}"
-        self._last = f"{score} at {done.step:,}"
-        if not self._console.is_terminal:
-            self._console.print(
-                f"step {done.step:,} of {self._until:,}: {score} over {len(done.returns)} episodes, "
-                f"{self._rate(done.step):.0f} steps/s",
-                highlight=False,
-                soft_wrap=True,
-            )
+    def _begin(self, event: Started) -> None:
+        self._until, self._first_update = event.until, event.config.min_replay
+        self._stride = event.config.num_envs
+        self._pace = _Pace(self._first_update)
+        self._training, self._shown = math.nan, 0.0
+        self._evaluation: Evaluation | None = None
+        self._task = self._progress.add_task(
+            event.config.env, total=event.until, completed=event.step, done="", pace="", told=_COMPILING
+        )
+        self._progress.start()
 
-    def _rate(self, step: int) -> float:
-        first, since = self._first
-        return (step - first) / max(1e-9, time.monotonic() - since)
+    def _tick(self, step: int) -> None:
+        self._pace.note(step)
+        compiles = step < self._first_update <= step + self._stride  # the first update, which takes its time
+        if not compiles and time.monotonic() - self._shown <= _REFRESH_SECONDS and step < self._until:
+            return
+        self._shown = time.monotonic()
+        self._progress.update(
+            self._task,
+            completed=step,
+            done=f"{step:,}/{short(self._until)}",
+            pace=self._pace.told(self._until),
+            told=_COMPILING if compiles else self._returns(step),
+        )
+
+    def _returns(self, step: int) -> str:
+        told = [f"train {brief_number(self._training)}"] if math.isfinite(self._training) else []
+        if self._evaluation is not None:
+            told.append(f"eval {brief_number(self._evaluation.mean)}")
+        return " ".join(told) or ("warming up" if step < self._first_update else "no episode yet")
+
+    def _print(self, done: Evaluation) -> None:
+        if self._console.is_terminal:
+            return
+        parts = [f"return {done.mean:,.1f} ± {done.std:,.1f} over {len(done.returns)} episodes"]
+        if math.isfinite(self._training):
+            parts.append(f"training {self._training:,.1f}")
+        if pace := self._pace.told(self._until, done.step):
+            parts.append(pace)
+        line = f"step {done.step:,} of {self._until:,}: {', '.join(parts)}"
+        self._console.print(line, highlight=False, soft_wrap=True)
+
+
+class _Pace:
+    """Steps per second lately, and what is left at this pace. Steps before the first update are no guide to it."""
+
+    def __init__(self, first_update: int) -> None:
+        self._first_update = first_update
+        self._noted: deque[tuple[int, float]] = deque()  # steps and times, at most some per second
+
+    def note(self, step: int) -> None:
+        now = time.monotonic()
+        if self._noted and self._noted[-1][0] < self._first_update <= step:
+            self._noted.clear()  # also leaves out the time that compiling took
+        if not self._noted or now - self._noted[-1][1] > _REFRESH_SECONDS:
+            self._noted.append((step, now))
+        while now - self._noted[0][1] > _WINDOW_SECONDS and len(self._noted) > 2:
+            self._noted.popleft()
+
+    def told(self, until: int, step: int | None = None) -> str:
+        """Such as `96/s, 3 min left`; the time only after the first update."""
+        if not self._noted:
+            return ""
+        now = time.monotonic()
+        first, since = self._noted[0]
+        last = self._noted[-1][0] if step is None else step
+        if now - since < _LEAST_SECONDS or last <= first:
+            return ""
+        rate = (last - first) / (now - since)
+        pace = f"{rate:,.0f}/s"
+        left = (until - last) / rate
+        return f"{pace}, {duration(left)} left" if first >= self._first_update and left > 0 else pace
+
+
+def _text(template: str, width: int | None = None) -> TextColumn:
+    return TextColumn(template, table_column=Column(no_wrap=True, overflow="ellipsis", max_width=width))
+
+
+def short(count: int) -> str:
+    """A round number of steps in few characters: 300k, 1M; others in full."""
+    for size, letter in ((1_000_000, "M"), (1_000, "k")):
+        if count >= size and count % (size // 10) == 0:
+            return f"{count / size:,.1f}".removesuffix(".0") + letter
+    return f"{count:,}"
+
+
+def brief_number(value: float) -> str:
+    """A return in few characters: four digits or so."""
+    decimals = 0 if abs(value) >= 1_000 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{decimals}f}"
+
+
+def duration(seconds: float) -> str:
+    """Two units at most: 3 d 4 h, 12 min, 40 s."""
+    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
+    if days >= 2:
+        return f"{int(days):,} d {int(hours) % 24} h"
+    if hours >= 1:
+        return f"{int(hours)} h {int(minutes) % 60} min"
+    return f"{int(minutes)} min" if minutes >= 2 else f"{int(seconds)} s"

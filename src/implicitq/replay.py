@@ -11,7 +11,7 @@ Shapes: E environments, C rows per ring, B batch, O observation features, D acti
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,16 @@ _OPEN = 0  # newest observation of a ring, or a row never written
 _STEP = 1  # an action was taken here and the episode went on, or was cut by a time limit
 _TERMINAL_STEP = 2  # an action was taken here and the episode terminated
 _LAST = 3  # last observation of an episode: no action
+
+
+class Episode(NamedTuple):
+    """An episode of L steps, with its last observation, at which no action was taken."""
+
+    observations: Array  # [L + 1, O]
+    actions: Array  # [L + 1, D], as they are stored; the last means nothing
+    rewards: Array  # [L]
+    terminated: bool  # and not cut by a time limit
+    masks: Array | None = None  # [L + 1, D, N], where the environment gives action masks
 
 
 class Replay:
@@ -139,6 +149,29 @@ class Replay:
         chosen = np.stack(rows, axis=1)  # [B, n - 1]
         weight = np.stack(weights, axis=1)
         return LaterSteps(self._observations[chosen], self._actions[chosen], weight, self._read_masks(chosen))
+
+    def episodes(self, since: Array) -> tuple[list[Episode], Array]:
+        """Whole episodes among the rows counted from `since` [E], and from where to look for the next ones: [E].
+
+        An episode whose beginning has left the ring is passed over.
+        """
+        found, following = [], np.array(since)
+        for ring, (start, oldest, written) in enumerate(zip(since, self.oldest, self._written, strict=True)):
+            first = max(start, oldest)
+            rows = self._base[ring] + np.arange(first, written) % self._capacity
+            begin, whole = 0, start >= oldest
+            for end in np.flatnonzero(self._flags[rows] == _LAST):
+                if whole and end > begin:
+                    found.append(self._episode(rows[begin : end + 1]))
+                begin, whole = end + 1, True
+            if begin:
+                following[ring] = first + begin
+        return found, following
+
+    def _episode(self, rows: Array) -> Episode:
+        terminated = bool(self._flags[rows[-2]] == _TERMINAL_STEP)
+        taken = self._actions[rows], self._rewards[rows[:-1]]
+        return Episode(self._observations[rows], *taken, terminated, self._read_masks(rows))
 
     @property
     def most_rows(self) -> int:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicitq import algorithms, memory
+from implicitq import algorithms, hindsight, memory
 from implicitq.configs import Config
 from implicitq.envs import spaces
 from implicitq.envs.making import EnvironmentFailed, EnvironmentMaker
@@ -27,6 +27,14 @@ _LARGEST = float(np.finfo(np.float32).max)  # that the replay can hold
 
 EPISODE_METRICS = ("episodes", "updates", "episode_return", "episode_length")
 RESTARTS = "env_restarts"
+
+
+class Best(NamedTuple):
+    """The policy with the highest mean return of all evaluations so far; of equals the first."""
+
+    step: int
+    mean: float
+    arrays: dict[str, Array]  # of the shipped actor
 
 
 class Trainer:
@@ -60,13 +68,15 @@ class Trainer:
         )
         self.step = 0
         self.episodes = 0
+        self.best: Best | None = None  # None before the first evaluation
         restarts = (RESTARTS,) if config.on_env_error == "restart" else ()
-        self.metric_names = (*EPISODE_METRICS, *restarts, *self.learner.metric_names)
+        self.metric_names = (*EPISODE_METRICS, *restarts, *self.learner.metric_names, *hindsight.METRICS)
         self._eval_maker = eval_maker or maker
         self._evaluator: Evaluator | None = None
         self._observations: Array | None = None  # [E, O]; None before the first step
         self._returns = np.zeros(config.num_envs)  # of the current episodes
         self._lengths = np.zeros(config.num_envs, np.int64)
+        self._compared = np.zeros(config.num_envs, np.int64)  # up to these rows of the replay, values met their returns
         self._finished: list[tuple[float, int]] = []  # episodes since the last row of metrics
 
     def _refuse_replay_beyond_memory(self, masks: tuple[int, int] | None = None) -> None:
@@ -88,12 +98,17 @@ class Trainer:
         while self.step < until:
             self._collect()
             if self.step >= self.config.min_replay:
+                if self._due(self.config.log_every) or self.step >= until:
+                    self.learner.watch()
                 for _ in range(self.config.num_envs * self.config.updates_per_step):
                     self.learner.update(self.replay.sample(self.config.batch_size))
             if self._due(self.config.log_every) or self.step >= until:
                 yield Measured(self.step, self._take_metrics())
             if self._due(self.config.eval_every) or self.step >= until:
-                yield Evaluated(self.evaluate())
+                evaluation = self.evaluate()
+                if self.best is None or evaluation.mean > self.best.mean:
+                    self.best = Best(self.step, evaluation.mean, self.learner.shipped.arrays())
+                yield Evaluated(evaluation)
             if self._due(self.config.checkpoint_every) or self.step >= until:
                 yield CheckpointDue(self.step)
             yield Ticked(self.step)
@@ -177,7 +192,15 @@ class Trainer:
         }
         if RESTARTS in self.metric_names:
             row[RESTARTS] = self.envs.restarts
-        return row | {name: learnt.get(name, np.nan) for name in self.learner.metric_names}
+        row |= {name: learnt.get(name, np.nan) for name in self.learner.metric_names}
+        return row | self._compare_values()
+
+    def _compare_values(self) -> dict[str, float]:
+        """Values against what followed, of the episodes that have ended since the last row."""
+        episodes, self._compared = self.replay.episodes(self._compared)
+        if self.step < self.config.min_replay:
+            episodes = []  # nothing was learnt yet
+        return hindsight.compare(episodes, self.learner.newest.judge, self.config.discount, self.config.n_step)
 
     def _check_finite(self, observations: Array, rewards: Array | None) -> None:
         """Refuse what would poison the replay; `rewards` is None after a reset."""
@@ -207,22 +230,30 @@ class Trainer:
             "episodes": self.episodes,
             "finished": self._finished,
             "replay": self.replay.state(),
+            "compared": self._compared.tolist(),
         }
         if RESTARTS in self.metric_names:
             data[RESTARTS] = self.envs.restarts
+        if self.best is not None:
+            arrays |= {f"best.{name}": array for name, array in self.best.arrays.items()}
+            data["best"] = {"step": self.best.step, "mean": self.best.mean}
         return arrays, data
 
     def restore(self, arrays: dict[str, Array], data: dict[str, Any]) -> None:
         """Inverse of `state`, once the rows of the replay are back."""
-        self.learner.load_arrays(_under("learner.", arrays))
+        self.learner.load_arrays(under("learner.", arrays))
         self.step, self.episodes = data["step"], data["episodes"]
         self._finished = [(float(total), int(length)) for total, length in data["finished"]]
         self._returns, self._lengths = np.array(arrays["returns"]), np.array(arrays["lengths"])
         saved = np.array(arrays["observations"])
         masks = arrays["masks"].astype(bool) if "masks" in arrays else None
         self.replay.restore_state(data["replay"], saved, masks)
+        # Not there in earlier versions; a salvaged replay has fewer rows than there were.
+        self._compared = np.minimum(data.get("compared", self.replay.written), self.replay.written)
+        best = data.get("best")  # not there before the first evaluation, and in earlier versions
+        self.best = None if best is None else Best(best["step"], best["mean"], under("best.", arrays))
         self.envs.restarts = data.get(RESTARTS, 0)
-        self._observations = self.envs.restore(_under("envs.", arrays))
+        self._observations = self.envs.restore(under("envs.", arrays))
         now = self.envs.masks
         if (now is None) != (masks is None):
             had, has = ("without", "gives some") if masks is None else ("with", "gives none")
@@ -250,5 +281,6 @@ class Trainer:
             self._evaluator.close()
 
 
-def _under(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
+def under(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
+    """Those whose names begin with the prefix, without it."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

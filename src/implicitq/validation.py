@@ -19,10 +19,38 @@ _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxtuple = 2, 10, 10
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
 
 
+# What people type who know other libraries -> what it is called here.
+ALIASES: dict[str, tuple[str, ...]] = {
+    "batch": ("batch_size",),
+    "buffer_size": ("replay_size",),
+    "ent_coef": ("temperature",),
+    "env_id": ("env",),
+    "eval_freq": ("eval_every",),
+    "exploration_final_eps": ("epsilon",),
+    "gamma": ("discount",),
+    "hidden_sizes": ("hidden",),
+    "learning_starts": ("min_replay",),
+    "log_interval": ("log_every",),
+    "lr": ("learning_rate",),
+    "memory_size": ("replay_size",),
+    "n_envs": ("num_envs",),
+    "n_eval_episodes": ("eval_episodes",),
+    "n_steps": ("n_step", "steps"),
+    "net_arch": ("hidden",),
+    "polyak": ("target_update",),
+    "save_freq": ("checkpoint_every",),
+    "target_entropy": ("entropy_target",),
+    "tau": ("target_update", "temperature"),  # Stable-Baselines3's, and the paper's
+    "timesteps": ("steps",),
+    "total_timesteps": ("steps",),
+}
+
+
 def nearest(name: str, known: Any) -> str:
     """The end of a sentence about an unknown name: a guess if there is a near one, and what is known."""
-    guess = difflib.get_close_matches(name[:100], list(known), 1)
-    hint = f"; did you mean {guess[0]!r}?" if guess else ";"
+    guess = [alias for alias in ALIASES.get(name, ()) if alias in known]
+    guess = guess or difflib.get_close_matches(name[:100], list(known), 1)
+    hint = f"; did you mean {' or '.join(map(repr, guess))}?" if guess else ";"
     return f"{hint} known: {', '.join(sorted(known))}"
 
 

@@ -11,6 +11,7 @@ import implicitq
 from implicitq import algorithms, configs
 from implicitq.configs import ALGORITHMS
 from implicitq.envs import spaces
+from implicitq.events import Measured
 from probes import BEST, DISCOUNT, RESIDUAL_HEADS, VALUES, Probe, State, one_hot
 
 SMALL = {"hidden": (32,), "min_replay": 100, "batch_size": 64, "learning_rate": 3e-3, "eval_episodes": 2}
@@ -28,7 +29,7 @@ CASES = [(name, kind) for name in ALGORITHMS for kind in kinds(name)]
 ONE_CASE_EACH = [(name, kinds(name)[0]) for name in ALGORITHMS]
 
 
-def trained_on_probe(algorithm: str, probe: partial, **more) -> implicitq.Agent:
+def trained_on_probe(algorithm: str, probe: partial, callback=(), **more) -> implicitq.Agent:
     """After enough steps with the untrained policy to have seen every action: it is not exploration that is probed."""
     settings = {**SMALL, "discount": DISCOUNT, "min_replay": 1_000, "eval_every": 3_500, **more}
     if algorithm in ("sac", "miq-auto"):
@@ -37,7 +38,7 @@ def trained_on_probe(algorithm: str, probe: partial, **more) -> implicitq.Agent:
         settings |= {"n_step": 1, "n_step_target": "plain"}  # several steps would hold the actions of the warm-up
         settings |= {"batch_size": 256, "learning_rate": 1e-3}  # the statistics of smaller batches are too noisy for it
         settings["actor_average"] = 0.01  # after 2,500 updates the preset's mean still has the start in it
-    return implicitq.make(algorithm, probe, **settings).learn(3_500)
+    return implicitq.make(algorithm, probe, **settings).learn(3_500, callback=callback)
 
 
 def check_values(agent: implicitq.Agent, expected: dict[State, float]) -> None:
@@ -53,7 +54,11 @@ def check_values(agent: implicitq.Agent, expected: dict[State, float]) -> None:
 
 @pytest.mark.parametrize(("algorithm", "kind"), CASES)
 def test_the_known_answers_of_the_probe_are_found(algorithm, kind):
-    agent = trained_on_probe(algorithm, partial(Probe, kind))
+    heard = []
+    agent = trained_on_probe(algorithm, partial(Probe, kind), heard.append)
+    rows = [event.values for event in heard if isinstance(event, Measured)]
+    assert abs(rows[-1]["overestimation"]) < 0.15, "values that are right are what follows"
+    assert rows[-1]["return_spread"] > 0.5
     biased = {State.HEADS: RESIDUAL_HEADS, State.TAILS: -RESIDUAL_HEADS} if algorithm in RESIDUAL else {}
     check_values(agent, VALUES | biased)
     action, _ = agent.predict(one_hot(State.CHOICE), deterministic=True)

@@ -66,10 +66,11 @@ def test_the_policy_loss_is_the_entropy_regularised_value(parts, compiled):
     policy, critics, _ = parts
     key = jax.random.key(3)
     function = jax.jit(policy_loss) if compiled else policy_loss
-    found, entropy = function(policy, critics, jnp.float32(0.3), BATCH.observation, key)
+    found, (entropy, value) = function(policy, critics, jnp.float32(0.3), BATCH.observation, key)
     action, log_pi = numpy_sample(policy, BATCH.observation, key)
     assert found == pytest.approx(np.mean(0.3 * log_pi - numpy_minimum(critics, BATCH.observation, action)), rel=1e-5)
     assert entropy == pytest.approx(-np.mean(log_pi), rel=1e-5)
+    assert value == -found
 
 
 def test_the_temperature_rises_when_the_policy_is_less_random_than_wanted():

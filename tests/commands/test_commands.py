@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from implicitq.commands import main as cli
 from implicitq.commands.parsing import split_algorithm
 from implicitq.configs import ALGORITHMS, IQConfig, resolve
 from implicitq.runs import layout
+from implicitq.validation import ALIASES
 
 
 def run(*arguments: object) -> int:
@@ -252,3 +254,25 @@ def test_the_module_runs_as_a_process_with_its_exit_code(tmp_path):
         )
         assert done.returncode == code
         assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "ours"),
+    [
+        ("--lr", "--learning-rate"),
+        ("--gamma", "--discount"),
+        ("--total-timesteps", "--steps"),
+        ("--buffer_size", "--replay-size"),
+        ("--tau", "--target-update or --temperature"),
+    ],
+)
+def test_flags_of_other_libraries_are_told_by_their_names_here(flag, ours, refused):
+    assert refused("train", "sac", flag, "0.1") == f"error: unknown flag {flag}; did you mean {ours}?\n"
+    assert refused("train", "sac", f"{flag}=0.1") == f"error: unknown flag {flag}; did you mean {ours}?\n"
+
+
+def test_an_alias_is_the_name_of_no_hyperparameter():
+    for entry in ALGORITHMS.values():
+        assert not set(ALIASES) & {field.name for field in dataclasses.fields(entry.config)}
+    known = {field.name for entry in ALGORITHMS.values() for field in dataclasses.fields(entry.config)}
+    assert {name for names in ALIASES.values() for name in names} <= known

@@ -11,7 +11,8 @@ import pytest
 
 import implicitq
 from implicitq import InputError
-from implicitq.runs.folder import RunFolder, versions
+from implicitq.runs.conditions import versions
+from implicitq.runs.folder import RunFolder
 from implicitq.runs.layout import read_config, read_evaluations
 
 
@@ -40,6 +41,7 @@ def test_the_folder_has_the_documented_layout(finished):
         "evaluations.csv",
         "evaluations.npz",
         "policy.safetensors",
+        "best.safetensors",
         "curve.png",
         "checkpoints",
         "replay",
@@ -168,3 +170,24 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"layout": 2}')
     with pytest.raises(InputError, match="has run-folder layout 2; known here: up to 1"):
         implicitq.resume(tmp_path)
+
+
+def test_a_folder_that_this_process_holds_is_said_to_be_its_own(run):
+    agent = implicitq.resume(run, trust_env=True)
+    with pytest.raises(InputError, match=r"this process already has .*run open; close the agent that trains there"):
+        implicitq.resume(run, trust_env=True)
+    agent.close()
+    with implicitq.resume(run, trust_env=True) as agent:
+        assert repr(agent) == f"<Agent miq on toys:Toy-v0, seed 0, step 120, acts and learns, run folder {str(run)!r}>"
+    RunFolder.open(run).close()  # closed by `with`
+
+
+def test_packages_that_a_task_does_not_use_do_not_count(small, tmp_path):
+    values = {**small, "steps": 40}
+    for name, env in (("one", "Pendulum-v1"), ("other", "toys:Toy-v0")):
+        implicitq.make("miq", env, **values).learn(20, out=tmp_path / name).close()
+        path = tmp_path / name / "versions.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "mujoco": "2.0.0"}))
+    implicitq.resume(tmp_path / "one").close()
+    with pytest.raises(InputError, match=r"other conditions \(mujoco 2.0.0 -> "):
+        implicitq.resume(tmp_path / "other", trust_env=True)

@@ -102,8 +102,13 @@ def test_run_folders_of_earlier_versions_go_on(name, layout_1, tmp_path):
     directory = Path(shutil.copytree(layout_1 / name, tmp_path / "run"))
     agent = implicitq.resume(directory, inexact=True)
     assert agent.step == 80
+    before = (directory / "metrics.csv").read_text().splitlines()
     assert agent.learn(20).step == 100
     agent.close()
+    after = (directory / "metrics.csv").read_text().splitlines()
+    assert after[: len(before)] == before
+    assert after[-1].startswith("100,")
+    assert {row.count(",") for row in after} == {before[0].count(",")}, "with the columns that the file had"
 
 
 @pytest.mark.parametrize("name", ["iq-weights", "miq-auto", "sac", "mdqn.safetensors", "miq.safetensors"])

@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import Protocol
 
 import jax
+import jax.numpy as jnp
 
 from implicitq.types import PyTree, Transition
 
 Metrics = dict[str, jax.Array]
+
+
+def global_norm(tree: PyTree) -> jax.Array:
+    """Root of the sum of squares of all arrays."""
+    return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
 
 
 class Algorithm(Protocol):
@@ -29,6 +35,10 @@ class Algorithm(Protocol):
 
     def init(self, key: jax.Array) -> PyTree: ...
 
+    def start(self, actor: PyTree) -> PyTree:
+        """The state of a training that begins with these networks, as `actor` gives them."""
+        ...
+
     def update(self, state: PyTree, batch: Transition[jax.Array], key: jax.Array) -> tuple[PyTree, Metrics]: ...
 
     def actor(self, state: PyTree) -> PyTree:
@@ -48,6 +58,14 @@ class Algorithm(Protocol):
         ...
 
     def value(self, actor: PyTree, observation: jax.Array) -> jax.Array: ...
+
+    def regularization(self, actor: PyTree, observation: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """What `value` counts besides rewards where these stored actions are taken: two of [B].
+
+        As the first step of a return, and as one of steps 1 to n - 1 of an n-step return; the same for one-step returns
+        along which every step is a first one.
+        """
+        ...
 
     def log_prob(self, actor: PyTree, observation: jax.Array, coordinates: jax.Array) -> jax.Array: ...
 

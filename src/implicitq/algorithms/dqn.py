@@ -17,10 +17,12 @@ import numpy as np
 import optax
 
 from implicitq import equations
-from implicitq.algorithms.base import Metrics
+from implicitq.algorithms.base import Metrics, global_norm
 from implicitq.configs import DQNConfig
 from implicitq.networks import Network, network_for
 from implicitq.types import PyTree, Spec, Transition
+
+_TINY = 1e-30  # 0 ln 0 = 0
 
 
 class DQNState(NamedTuple):
@@ -66,6 +68,9 @@ def loss(
         "value": jnp.mean(equations.soft_maximum(restricted(q, batch.mask), config.temperature)),
         "q": jnp.mean(chosen(q, batch.action)),
     }
+    if config.temperature > 0:
+        policy = jax.nn.softmax(restricted(q, batch.mask) / config.temperature)
+        metrics["entropy_per_dimension"] = -jnp.mean(jnp.sum(policy * jnp.log(policy + _TINY), axis=1))
     return error, metrics
 
 
@@ -85,14 +90,19 @@ class DQN:
 
     def init(self, key: jax.Array) -> DQNState:
         online: PyTree = network_for(self.spec, self.config.hidden, self._actions, key)
-        return DQNState(online, jax.tree.map(jnp.copy, online), self._optimizer().init(online))
+        return self.start(online)
+
+    def start(self, actor: PyTree) -> DQNState:
+        return DQNState(actor, jax.tree.map(jnp.copy, actor), self._optimizer().init(actor))
 
     def update(self, state: DQNState, batch: Transition[jax.Array], key: jax.Array) -> tuple[DQNState, Metrics]:
         """One step of Adam on the loss, then the Polyak step of the target."""
         gradient, metrics = jax.grad(loss, has_aux=True)(state.online, state.target, batch, self.config)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         online = eqx.apply_updates(state.online, step)
-        return DQNState(online, equations.polyak(state.target, online, self.config.target_update), optimizer), metrics
+        target = equations.polyak(state.target, online, self.config.target_update)
+        metrics |= {"td_error": jnp.sqrt(metrics["loss"]), "gradient_norm": global_norm(gradient)}
+        return DQNState(online, target, optimizer), metrics
 
     def actor(self, state: DQNState) -> Network:
         return state.online
@@ -111,6 +121,16 @@ class DQN:
     def value(self, actor: Network, observation: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         """The soft maximum of Q(s, .)."""
         return equations.soft_maximum(restricted(actor(observation), mask), self.config.temperature)
+
+    def regularization(
+        self, actor: Network, observation: jax.Array, action: jax.Array, mask: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """-(1 - alpha) T ln pi(a|s) of the softmax; nothing at temperature 0, nor at later steps of a return."""
+        q, temperature = restricted(actor(observation), mask), self.config.temperature
+        scaled = chosen(q, action) - equations.soft_maximum(q, temperature)  # T ln pi(a|s)
+        bonus = equations.munchausen_bonus(scaled, self.config.alpha, 1.0, self.config.munchausen_clip)
+        none = jnp.zeros_like(scaled)
+        return (bonus - scaled if temperature > 0 else none), none
 
     def log_prob(
         self, actor: Network, observation: jax.Array, coordinates: jax.Array, mask: jax.Array | None = None

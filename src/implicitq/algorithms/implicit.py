@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import optax
 
 from implicitq import equations, policies
-from implicitq.algorithms.base import Metrics
+from implicitq.algorithms.base import Metrics, global_norm
 from implicitq.configs import ImplicitConfig, Weights
 from implicitq.networks import StateValue
 from implicitq.policies import Distribution, Policy, restricted
@@ -204,8 +204,12 @@ class ImplicitAlgorithm:
         wanted, most = self.config.entropy_target, online.policy.most_entropy
         reachable = wanted is None or wanted < most
         require(self.config, "entropy_target", reachable, f"below the entropy of uniform actions, {most:.3f} nats")
-        target = jax.tree.map(jnp.copy, self.targets(online, self.config))
-        return ImplicitState(online, target, self._optimizer().init(online))
+        return self.start(online)
+
+    def start(self, actor: Networks) -> ImplicitState:
+        target = jax.tree.map(jnp.copy, self.targets(actor, self.config))
+        parameters: PyTree = actor
+        return ImplicitState(actor, target, self._optimizer().init(parameters))
 
     def update(
         self, state: ImplicitState, batch: Transition[jax.Array], key: jax.Array
@@ -215,6 +219,7 @@ class ImplicitAlgorithm:
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         online = self._bounded(eqx.apply_updates(online, step))
         target = equations.polyak(state.target, self.targets(online, self.config), self.config.target_update)
+        metrics |= {"td_error": jnp.sqrt(metrics["loss"]), "gradient_norm": global_norm(gradient)}
         return ImplicitState(online, target, optimizer), metrics
 
     def actor(self, state: ImplicitState) -> Networks:
@@ -233,6 +238,22 @@ class ImplicitAlgorithm:
 
     def value(self, actor: Networks, observation: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         return actor.soft_value(observation, self._temperature(actor), mask)
+
+    def regularization(
+        self, actor: Networks, observation: jax.Array, action: jax.Array, mask: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """-(1 - alpha) T ln pi(a|s), as Eq. 2 solved for V(s) has it; at later steps, what `later_terms` adds."""
+        weights, config = weights_of(actor.log_temperature, self.config), self.config
+        log_pi = log_policy(self._distribution(actor, observation, mask), action, actor.policy, config, mask)
+        bonus = equations.munchausen_bonus(log_pi, weights.alpha, weights.temperature, config.munchausen_clip)
+        first = bonus - weights.temperature * log_pi
+        if config.n_step_target == "path":
+            return first, first
+        later = jnp.zeros_like(first)
+        if config.n_step_target == "soft" and config.log_policy != "centred":
+            entropy = entropy_goal(actor.policy, config, mask) * action.shape[-1]
+            later += (1 - weights.alpha) * weights.temperature * entropy
+        return first, later
 
     def log_prob(
         self, actor: Networks, observation: jax.Array, coordinates: jax.Array, mask: jax.Array | None = None

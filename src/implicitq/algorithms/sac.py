@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from implicitq import equations
-from implicitq.algorithms.base import Metrics
+from implicitq.algorithms.base import Metrics, global_norm
 from implicitq.configs import SACConfig
 from implicitq.networks import TwinActionValue
 from implicitq.policies.tanh_gaussian import TanhGaussianPolicy
@@ -68,11 +68,15 @@ def policy_loss(
     temperature: jax.Array,
     observation: jax.Array,
     key: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
-    """Mean of T ln pi(a|s) - min_j Q_j(s, a), for a drawn from the policy; also gives the entropy, -mean ln pi."""
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """Mean of T ln pi(a|s) - min_j Q_j(s, a), for a drawn from the policy; also gives the entropy, -mean ln pi.
+
+    And the soft value, of which it is the negative.
+    """
     action, log_pi = policy(observation).sample_and_log_prob(key)
     q = jnp.minimum(*critics(observation, action))
-    return jnp.mean(temperature * log_pi - q), -jnp.mean(log_pi)
+    error = jnp.mean(temperature * log_pi - q)
+    return error, (-jnp.mean(log_pi), -error)
 
 
 def temperature_loss(log_temperature: jax.Array, entropy: jax.Array, entropy_target: float) -> jax.Array:
@@ -97,8 +101,11 @@ class SAC:
             TwinActionValue(self.spec, hidden, critic_key),
             jnp.log(jnp.float32(1.0 if first == "auto" else first)),
         )
-        optimizers = Optimizers(*(optax.adam(self.config.learning_rate).init(part) for part in online))
-        return SACState(online, jax.tree.map(jnp.copy, online.critics), optimizers)
+        return self.start(online)
+
+    def start(self, actor: PyTree) -> SACState:
+        optimizers = Optimizers(*(optax.adam(self.config.learning_rate).init(part) for part in actor))
+        return SACState(actor, jax.tree.map(jnp.copy, actor.critics), optimizers)
 
     def update(self, state: SACState, batch: Transition[jax.Array], key: jax.Array) -> tuple[SACState, Metrics]:
         """One step of Adam on the critics, on the policy against the new critics, and on the temperature."""
@@ -106,16 +113,16 @@ class SAC:
         policy, critics, log_temperature = state.online
         temperature = jnp.exp(log_temperature)
 
-        gradient, metrics = jax.grad(critic_loss, has_aux=True)(
+        critic_gradient, metrics = jax.grad(critic_loss, has_aux=True)(
             critics, state.target, policy, temperature, batch, critic_key
         )
         rate, optimizers = self.config.learning_rate, state.optimizers
-        critics, critic_optimizer = self._step(critics, gradient, optimizers.critics, rate)
+        critics, critic_optimizer = self._step(critics, critic_gradient, optimizers.critics, rate)
 
-        gradient, entropy = jax.grad(policy_loss, has_aux=True)(
+        policy_gradient, (entropy, value) = jax.grad(policy_loss, has_aux=True)(
             policy, critics, temperature, batch.observation, policy_key
         )
-        policy, policy_optimizer = self._step(policy, gradient, optimizers.policy, rate)
+        policy, policy_optimizer = self._step(policy, policy_gradient, optimizers.policy, rate)
 
         temperature_optimizer = optimizers.log_temperature
         if self.config.temperature == "auto":
@@ -126,7 +133,13 @@ class SAC:
         target = equations.polyak(state.target, critics, self.config.target_update)
         online = Networks(policy, critics, log_temperature)
         optimizers = Optimizers(policy_optimizer, critic_optimizer, temperature_optimizer)
-        metrics |= {"entropy_per_dimension": entropy / self.spec.action_dimensions, "temperature": temperature}
+        metrics |= {
+            "td_error": jnp.sqrt(metrics["loss"] / 2),  # of both critics together
+            "value": value,
+            "entropy_per_dimension": entropy / self.spec.action_dimensions,
+            "temperature": temperature,
+            "gradient_norm": global_norm((critic_gradient, policy_gradient)),
+        }
         return SACState(online, target, optimizers), metrics
 
     def actor(self, state: SACState) -> Networks:
@@ -155,6 +168,11 @@ class SAC:
             return jnp.mean(self.q_value(actor, rows, action) - jnp.exp(actor.log_temperature) * log_pi)
 
         return jax.vmap(soft_value)(observation)
+
+    def regularization(self, actor: Networks, observation: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """-T ln pi(a|s); none at later steps of an n-step return, which sums plain rewards."""
+        first = -jnp.exp(actor.log_temperature) * self.log_prob(actor, observation, action)
+        return first, jnp.zeros_like(first)
 
     def log_prob(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
         """Of a density in [-1, 1] coordinates."""

@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Annotated, Literal
 
 from rich.table import Table
 
 from implicitq.commands.display import console, table
-from implicitq.commands.parsing import EnvironmentName, EpisodeSeed, PolicySource, TrustFile, find_modules_here, parse
+from implicitq.commands.parsing import (
+    BestPolicy,
+    EnvironmentName,
+    EpisodeSeed,
+    PolicySource,
+    TrustFile,
+    default,
+    find_modules_here,
+    parse,
+)
 from implicitq.types import Evaluation
 
 
 @dataclass(frozen=True)
 class Options:
-    """Play whole episodes with the deterministic policy of a run, and print their returns."""
+    """Play whole episodes with the policy of a run, and print their returns."""
 
     source: PolicySource
+    best: BestPolicy = False
     episodes: int = 10  # Episodes to play.
+    stochastic: bool = False  # Draw actions from the policy, as in training, instead of taking the deterministic one.
     seed: EpisodeSeed = None  # Seed of the episodes.
     env: EnvironmentName = None  # Gymnasium id of the task to play.
     trust_env: TrustFile = False
+    render: Annotated[Literal["human"] | None, default("none", "human")] = None
+    """human: play one episode after the other in a window; `implicitq video` writes a film instead."""
     json: bool = False  # Print JSON instead of a table.
 
 
@@ -30,8 +44,13 @@ def run(arguments: list[str]) -> int:
 
     from implicitq.agent import load
 
-    agent = load(options.source, options.env, trust_env=options.trust_env)
-    done = agent.evaluate(options.episodes, seed=options.seed)
+    agent = load(options.source, options.env, best=options.best, trust_env=options.trust_env)
+    done = agent.evaluate(
+        options.episodes,
+        seed=options.seed,
+        deterministic=not options.stochastic,
+        render=options.render == "human",
+    )
     played = options.env or agent.config.env
     if options.json:
         about = {"env": played, "algorithm": agent.config.algorithm, "step": done.step}

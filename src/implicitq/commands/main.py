@@ -21,6 +21,7 @@ COMMANDS = {
     "evaluate": "play episodes with a trained policy: implicitq evaluate DIR [--episodes N] [--json]",
     "video": "film a trained policy: implicitq video DIR [--out FILE]",
     "export": "write a trained policy as an ONNX model: implicitq export DIR [--out FILE]",
+    "plot": "draw what runs did over time: implicitq plot DIR... [--out FILE]",
     "sweep": "run a study of the paper: implicitq sweep --study NAME --suite NAME --out DIR [--dry-run]",
     "report": "figures, tables and a page from run folders: implicitq report DIR",
     "collect": "keep runs as a few small files: implicitq collect DIR OUT [--suite NAME]",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import os
 import sys
+from collections.abc import Collection
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -15,6 +17,7 @@ from implicitq import configs
 from implicitq.envs.ids import module_of
 from implicitq.sweeps.suites import DESCRIPTIONS
 from implicitq.types import InputError
+from implicitq.validation import ALIASES
 
 O = TypeVar("O")  # noqa: E741 - options of a command
 C = TypeVar("C", bound=configs.Config)
@@ -42,6 +45,18 @@ EnvironmentName = Annotated[str | None, default("the one that the file names", "
 TrustFile = Annotated[
     bool, tyro.conf.arg(help="Make the environment that the file names, also if that runs a module (module:Id).")
 ]
+BestPolicy = Annotated[
+    bool, tyro.conf.arg(help="Take the policy of the run's best evaluation, instead of that of its last checkpoint.")
+]
+Track = Annotated[
+    tuple[str, ...] | None,
+    tyro.conf.arg(
+        metavar="NAME ...",
+        help="Follow the run in tensorboard or wandb, or both: the same numbers as in metrics.csv and evaluations.csv, "
+        "in files below the run folder. none: in neither.",
+        help_behavior_hint="(default: none, or as the run had it before)",
+    ),
+]
 EpisodeSeed = Annotated[int | None, default("that of the run", "INT")]
 
 
@@ -58,7 +73,18 @@ def parse(options: type[O], command: str, arguments: list[str], **more: Any) -> 
             if isinstance(error, InputError):
                 raise InputError(str(error)) from None
             error = error.__cause__ or error.__context__
+        if leaving.code:
+            _refuse_aliases(arguments)
     return tyro.cli(options, **more)  # once more, for the parser's own words
+
+
+def _refuse_aliases(arguments: list[str]) -> None:
+    """A sentence about a flag that has another name here; none of these names is one of ours."""
+    for word in arguments:
+        alias = word.split("=")[0].removeprefix("--").replace("-", "_")
+        if word.startswith("--") and alias in ALIASES:
+            ours = " or ".join(f"--{name.replace('_', '-')}" for name in ALIASES[alias])
+            raise InputError(f"unknown flag {word.split('=')[0]}; did you mean {ours}?")
 
 
 def parse_with_config(options: Any, command: str, verb: str, env: str, arguments: list[str]) -> Any:
@@ -76,6 +102,31 @@ def parse_with_config(options: Any, command: str, verb: str, env: str, arguments
         description=f"{verb} {algorithm}: {configs.ALGORITHMS[algorithm].summary}. Other algorithms: {others}.",
         default=options(config),
     )
+
+
+def split_hyperparameters(arguments: list[str], but: Collection[str]) -> tuple[list[str], list[str]]:
+    """The flags of hyperparameters with their values, but for names that the command has for itself; and the rest."""
+    entries = {entry.config for entry in configs.ALGORITHMS.values()}
+    known = {field.name for config in entries for field in dataclasses.fields(config)} - set(but)
+    own: list[str] = []
+    rest: list[str] = []
+    mine, values = False, 0  # whose the last flag was, and how many values it has: one, or several numbers
+    for word in arguments:
+        if word.startswith("--"):
+            name = word.split("=")[0].removeprefix("--").replace("-", "_")
+            mine, values = name in known or name.removeprefix("no_") in known, int("=" in word)
+        else:
+            mine = mine and (not values or word.isdecimal())
+            values += 1
+        (own if mine else rest).append(word)
+    return own, rest
+
+
+def parse_changes(config: configs.Config, arguments: list[str]) -> dict[str, Any]:
+    """The hyperparameters that these flags of `implicitq resume` set to something else than the config has."""
+    parsed = parse(type(config), "resume", arguments, default=config)
+    names = [field.name for field in dataclasses.fields(config)]
+    return {name: getattr(parsed, name) for name in names if getattr(parsed, name) != getattr(config, name)}
 
 
 def split_algorithm(arguments: list[str]) -> tuple[str, list[str]]:

@@ -2,29 +2,51 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from implicitq.commands.display import console
-from implicitq.commands.parsing import EnvironmentName, Folder, TrustFile, default, find_modules_here, parse
+from implicitq.commands.parsing import (
+    EnvironmentName,
+    Folder,
+    Track,
+    TrustFile,
+    default,
+    find_modules_here,
+    parse,
+    parse_changes,
+    split_hyperparameters,
+)
 from implicitq.commands.train import learn
+from implicitq.configs import Config
+from implicitq.runs.layout import read_config
 from implicitq.types import InputError
 
 
 @dataclass(frozen=True)
 class Options:
-    """Go on with a run that was stopped, exactly as if it had not been."""
+    """Go on with a run that was stopped, exactly as if it had not been.
+
+    Hyperparameters that shape no network and no log may change here, under the names that `implicitq train` has for
+    them: --learning-rate 1e-4 --eval-every 5000. The run folder notes such a branch with its step, and so does the
+    report, since the result is no longer what the seed alone gives.
+    """
 
     directory: Folder  # Run folder.
     steps: Annotated[int | None, default("as planned", "INT")] = None  # New total, to go beyond the planned end.
     env: EnvironmentName = None  # Gymnasium id of the task.
     trust_env: TrustFile = False
     inexact: bool = False  # Accept other versions, another processor or number of threads than the run began with.
+    track: Track = None
     salvage: bool = False  # If no checkpoint is good, go on without the rows of the replay that are damaged.
 
 
 def run(arguments: list[str]) -> int:
-    options = parse(Options, "resume", arguments)
+    changes, rest = split_hyperparameters(arguments, {field.name for field in dataclasses.fields(Options)})
+    options = parse(Options, "resume", rest)
+    changed = parse_changes(_config(options.directory), changes) if changes else {}
     find_modules_here(options.env)
 
     from implicitq.agent import resume
@@ -35,6 +57,7 @@ def run(arguments: list[str]) -> int:
         inexact=options.inexact,
         salvage=options.salvage,
         trust_env=options.trust_env,
+        **changed,
     )
     if agent.step >= (agent.config.steps if options.steps is None else options.steps):
         agent.close()
@@ -44,4 +67,13 @@ def run(arguments: list[str]) -> int:
     if options.steps is not None:
         agent.extend(options.steps)
     console.print(f"resuming {options.directory} at step {agent.step:,} of {agent.config.steps:,}")
-    return learn(agent, None)
+    if changed:
+        console.print(f"with other settings from here on: {', '.join(f'{k} {v}' for k, v in changed.items())}")
+    return learn(agent, None, options.track)
+
+
+def _config(folder: Path) -> Config:
+    try:
+        return read_config(folder)
+    except InputError as error:
+        raise InputError(f"{folder} is not a run folder: {error}") from None

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic
 
+import tyro
 from rich.table import Table
 
 from implicitq.commands.display import console, table
-from implicitq.commands.parsing import C, Hyperparameters, default, parse_with_config
+from implicitq.commands.parsing import C, Hyperparameters, Track, default, parse_with_config
 from implicitq.configs import describe_preset
 from implicitq.runs.layout import CURVE, checkpoint_steps, fresh_folder, read_evaluations
 from implicitq.types import Evaluation, InputError
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
 class Options(Generic[C]):
     config: Hyperparameters[C]
     out: Annotated[Path | None, default("a fresh one below runs/", "DIR")] = None  # Folder of the run.
+    source: Annotated[
+        Path | None,
+        tyro.conf.arg(
+            name="from",
+            metavar="DIR|FILE",
+            help="Begin with the weights of this policy, or of this run's last one, instead of random ones; the shapes "
+            "of all networks must be the same. The replay and the optimiser start afresh.",
+            help_behavior_hint="(default: random weights)",
+        ),
+    ] = None
+    track: Track = None
 
 
 def run(arguments: list[str]) -> int:
@@ -31,18 +43,24 @@ def run(arguments: list[str]) -> int:
     from implicitq.agent import from_config
 
     agent = from_config(config)
+    if options.source is not None:
+        try:
+            agent.start_from(options.source)
+        except InputError:
+            agent.close()
+            raise
     out = options.out or fresh_folder(config)
     console.print(f"{config.algorithm} on {config.env}, seed {config.seed}, {config.steps:,} steps", style="bold")
     console.print(f"{describe_preset(config)}\nrun folder: {out}")
-    return learn(agent, out)
+    return learn(agent, out, options.track)
 
 
-def learn(agent: Agent, out: Path | None) -> int:
+def learn(agent: Agent, out: Path | None, track: tuple[str, ...] | None = None) -> int:
     """Train to the planned end, and say what came out and what to do next; gives the exit code."""
     from implicitq.driver import Interrupted
 
     try:
-        agent.learn(progress=True, out=out)
+        agent.learn(progress=True, out=out, track=track)
     except Interrupted as stop:
         console.print(f"stopped at step {stop.step:,}; nothing is lost. Go on with: implicitq resume {agent.directory}")
         return 128 + stop.signal_number

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from implicitq.commands.display import console
 from implicitq.commands.parsing import (
+    BestPolicy,
     EnvironmentName,
     EpisodeSeed,
     PolicySource,
@@ -24,6 +25,7 @@ class Options:
     """Film episodes with the deterministic policy of a run."""
 
     source: PolicySource
+    best: BestPolicy = False
     out: Annotated[Path | None, default("video.gif in DIR or beside FILE", "FILE")] = None  # A .gif or .mp4 file.
     episodes: int = 1  # Episodes to film.
     seed: EpisodeSeed = None  # Seed of the episodes.
@@ -39,7 +41,7 @@ def run(arguments: list[str]) -> int:
     from implicitq.video import record
 
     out = options.out or beside(options.source, "video.gif")
-    agent = load(options.source, options.env, trust_env=options.trust_env)
+    agent = load(options.source, options.env, best=options.best, trust_env=options.trust_env)
     mean = record(agent, out, episodes=options.episodes, seed=options.seed)
     console.print(f"{out}: mean return {mean:,.1f} over {options.episodes} episode(s)")
     return 0

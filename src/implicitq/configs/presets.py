@@ -97,14 +97,24 @@ def resolve(algorithm: str, env: str, preset: str = "paper", **overrides: Any) -
     entry = ALGORITHMS.get(algorithm)
     if entry is None:
         raise InputError(f"unknown algorithm {algorithm!r}{nearest(algorithm, ALGORITHMS)}")
-    known = {field.name for field in dataclasses.fields(entry.config)} - {"algorithm"}
-    for name in overrides:
-        if name not in known:
-            raise InputError(f"{algorithm} has no hyperparameter {name!r}{nearest(name, known)}")
+    _check_names(algorithm, entry.config, overrides)
     base = {**entry.values, **(preset_values(algorithm, env) if preset == "paper" else {})}
     given = [name for name, value in overrides.items() if value is not None]
     values = {**base, **make_room(algorithm, given), **overrides}
     return entry.config(**{**values, "algorithm": algorithm, "env": env, "preset": preset})  # pyright: ignore[reportArgumentType]
+
+
+def changed(config: Config, **changes: Any) -> Config:
+    """The same config with other values of some hyperparameters, checked."""
+    _check_names(config.algorithm, type(config), changes)
+    return dataclasses.replace(config, **changes)
+
+
+def _check_names(algorithm: str, config: type[Config], names: Collection[str]) -> None:
+    known = {field.name for field in dataclasses.fields(config)} - {"algorithm"}
+    for name in names:
+        if name not in known:
+            raise InputError(f"{algorithm} has no hyperparameter {name!r}{nearest(name, known)}")
 
 
 def draft(algorithm: str, env: str, preset: str, given: Collection[str]) -> Config:

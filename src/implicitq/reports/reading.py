@@ -10,6 +10,7 @@ from typing import Any
 
 from implicitq import configs
 from implicitq.configs import Config
+from implicitq.runs.conditions import unused_packages
 from implicitq.runs.finding import Broken, find_runs
 from implicitq.runs.layout import FoundRun, slug
 from implicitq.runs.settings import ForeignConfig, identity
@@ -73,6 +74,12 @@ def gather(root: Path, version_set: int | None = None) -> Gathered:
         runs += once
         random |= measured
         notes += [*problems, *doubts]
+    notes += [
+        f"{run.name} is a branch: it went on {'; '.join(run.branches)}. Its returns are not what its seed and its "
+        "settings alone give."
+        for run in runs
+        if run.branches
+    ]
     stems = distinct(section.name for section in sections)
     sections = [replace(section, name=stem) for section, stem in zip(sections, stems, strict=True)]
     return Gathered(
@@ -194,15 +201,22 @@ def _missing(folder: str, run: FoundRun | None) -> str:
 
 
 def _by_versions(runs: Sequence[FoundRun]) -> dict[tuple, list[FoundRun]]:
-    """Runs that may be compared; those of other libraries need the same environments only."""
+    """Runs that may be compared; those of other libraries need the same environments only.
+
+    Packages that a task does not use do not set its runs apart.
+    """
     sets: dict[tuple, list[FoundRun]] = {}
-    for run in sorted(runs, key=lambda run: isinstance(run.config, ForeignConfig)):
+    unused = {env: unused_packages(env) for env in {run.config.env for run in runs}}
+    for run in sorted(runs, key=lambda run: (isinstance(run.config, ForeignConfig), bool(unused[run.config.env]))):
         known = {name: str(version) for name, version in (run.versions or {}).items() if name not in _OF_THE_MACHINE}
-        own = tuple(sorted(known.items()))
+        left_out = unused[run.config.env] & known.keys()
+        own = tuple(sorted((name, version) for name, version in known.items() if name not in left_out))
         keys = [own]
         if isinstance(run.config, ForeignConfig):
             tasks = {(name, version) for name, version in own if name in random_scores.PACKAGES}
             keys = [key for key in sets if tasks <= set(key)] or keys
+        elif left_out:
+            keys = [key for key in sets if set(own) <= set(key)] or keys
         for key in keys:
             sets.setdefault(key, []).append(run)
     return sets

@@ -8,6 +8,7 @@ again; a checkpoint lists those that it needs. Every file is checked by its SHA-
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +18,12 @@ from implicitq import configs
 from implicitq.configs import Config
 from implicitq.runs import manifests
 from implicitq.runs.atomic_files import array_bytes, digest_of, json_bytes, read_arrays
+from implicitq.runs.branches import Branch
 from implicitq.runs.directory import PART, Directory
 from implicitq.runs.layout import CHECKPOINTS, CONFIG, LOGS, REPLAY, checkpoint_steps
 from implicitq.runs.manifests import FORMAT, checkpoint_step, is_segment, mark, stem
 from implicitq.runs.settings import NOT_LEARNT, differences
-from implicitq.train import Trainer
+from implicitq.train import Trainer, under
 from implicitq.types import Array, InputError
 
 _KEEP = 2  # the newest, and one to fall back to
@@ -71,13 +73,16 @@ class Checkpoints:
         self._segments = segments
         self.prune()
 
-    def check_config(self, config: Config) -> None:
-        """Refuse a config with which the newest checkpoint cannot have been made."""
+    def check_config(self, config: Config, branches: Sequence[Branch] = ()) -> None:
+        """Refuse a config with which the newest checkpoint cannot have been made, but for what branches changed."""
         for step in reversed(self.steps()):
             try:
                 saved = self._manifest(step).get("config")
             except InputError:
                 continue  # `restore` says what is wrong with it
+            for branch in branches:
+                if saved and branch.step >= step:
+                    saved |= {name: after for name, (_, after) in branch.changes.items()}
             changed = differences(configs.from_json({**_left_out(config), **saved}), config, "now") if saved else ""
             if changed:
                 raise InputError(
@@ -155,6 +160,8 @@ class Checkpoints:
             if rows.shape != (config.num_envs,) or (rows > config.replay_size).any():
                 raise InputError(f"the checkpoint at step {step} has a replay of another size than its config")
         _check_arrays(trainer, arrays)
+        if "best" in manifest["trainer"]:
+            trainer.learner.shipped.check(under("best.", arrays))
         _check_generator(manifest["trainer"]["replay"]["generator"])
         return manifest, arrays
 

@@ -21,6 +21,9 @@ _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
+_held: set[tuple[int, int]] = set()  # lock files that this process holds
+
+
 class Directory:
     """A folder that this process alone writes, until `close`. Names are `file` or `subfolder/file`."""
 
@@ -120,6 +123,8 @@ class Directory:
                         raise InputError(f"{self.path / subfolder / name} is a symbolic link; a run folder has none")
 
     def close(self) -> None:
+        if self._lock is not None:
+            _held.discard(_inode(self._lock))
         for handle in (*self._handles.values(), *([] if self._lock is None else [self._lock])):
             os.close(handle)
         self._handles, self._lock, self.closed = {}, None, True
@@ -144,8 +149,15 @@ class Directory:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            mine = _inode(handle) in _held
             os.close(handle)
+            if mine:
+                raise InputError(
+                    f"this process already has {self.path} open; close the agent that trains there first "
+                    "(agent.close(), or `with ... as agent`)"
+                ) from None
             raise InputError(f"another process is training in {self.path}") from None
+        _held.add(_inode(handle))
         return handle
 
     def _check_still_there(self) -> None:
@@ -205,6 +217,11 @@ class Directory:
             yield
         except OSError as error:
             raise InputError(f"{self.path / name} cannot be {what}: {error.strerror or error}") from error
+
+
+def _inode(handle: int) -> tuple[int, int]:
+    found = os.fstat(handle)
+    return found.st_dev, found.st_ino
 
 
 def _word(kind: int) -> str:

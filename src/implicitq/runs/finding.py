@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from implicitq.runs import branches
 from implicitq.runs.layout import TRACES, FoundRun, read_run
 from implicitq.runs.study_table import is_table, read_table
 from implicitq.types import InputError
@@ -45,7 +46,8 @@ def find_runs(root: Path) -> Found:
                 runs += [dataclasses.replace(run, name=_below(name, run.name)) for run in read_table(folder)]
                 tables.append(folder)
             elif is_run:
-                runs.append(read_run(folder, name))
+                told = tuple(branch.told() for branch in branches.read(folder))
+                runs.append(dataclasses.replace(read_run(folder, name), branches=told))
         except InputError as error:
             broken.append(Broken(name, str(error)))
         folders[:] = [] if is_run else sorted(each for each in folders if each != REPORT and not each.startswith("."))

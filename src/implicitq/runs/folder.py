@@ -6,15 +6,12 @@ All clocks are in timing.csv, so that the other files of two equal runs can be c
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import io
-import os
-import platform
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,11 +19,15 @@ from implicitq import configs
 from implicitq.configs import Config
 from implicitq.envs.making import EnvironmentFailed
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Stopped
-from implicitq.runs import layout, policy_file, timing
+from implicitq.runs import branches, layout, policy_file, timing
 from implicitq.runs.atomic_files import json_bytes, read_json
+from implicitq.runs.branches import Branch
 from implicitq.runs.checkpoints import Checkpoints, Loss, ReplayDamaged
+from implicitq.runs.conditions import unused_packages, versions
 from implicitq.runs.directory import PART, Directory
 from implicitq.runs.layout import (
+    BEST,
+    BRANCHES,
     CHECKPOINTS,
     CONFIG,
     CURVE,
@@ -37,31 +38,37 @@ from implicitq.runs.layout import (
     POLICY,
     REPLAY,
     SALVAGED,
+    START,
     TIMING,
+    TRACKING,
     VERSIONS,
 )
+from implicitq.runs.metrics import read_metrics
 from implicitq.train import Trainer
-from implicitq.types import Evaluation, InputError
+from implicitq.types import Array, Evaluation, InputError
 
-_FILES = (CONFIG, VERSIONS, METRICS, EVALUATIONS, EVALUATIONS_NPZ, TIMING, POLICY, CURVE, SALVAGED)
-_PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
+_FILES = (
+    CONFIG,
+    VERSIONS,
+    METRICS,
+    EVALUATIONS,
+    EVALUATIONS_NPZ,
+    TIMING,
+    POLICY,
+    BEST,
+    CURVE,
+    SALVAGED,
+    TRACKING,
+    BRANCHES,
+    START,
+)
 
 
-def versions() -> dict[str, Any]:
-    """What the bits of a result depend on besides the config."""
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return {
-        "python": platform.python_version(),
-        **found,
-        "system": platform.system(),
-        "processor": _processor(),
-        "threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-    }
+class Start(NamedTuple):
+    """A policy that a run begins with."""
+
+    content: bytes  # of its file
+    told: str  # where it comes from, in words
 
 
 class RunFolder:
@@ -74,16 +81,18 @@ class RunFolder:
         self._checkpoints = Checkpoints(self._files)
         self._clock = timing.Clock(0.0, 0.0)
         self._trainer: Trainer | None = None  # known from `prepare` or `restore` on
+        self._metrics: list[str] = []  # columns of metrics.csv, likewise
 
     @staticmethod
-    def create(directory: str | Path, config: Config) -> RunFolder:
-        """A fresh folder; one that already holds a run is refused."""
+    def create(directory: str | Path, config: Config, start: Start | None = None) -> RunFolder:
+        """A fresh folder; one that already holds a run is refused. `start`: the policy that the run begins with."""
         directory = Path(directory)
         if layout.has_run(directory):
             raise InputError(
                 f"{directory} already holds a run; go on with: implicitq resume {directory}, or choose another --out"
             )
-        begun = {LOCK, VERSIONS, f"{VERSIONS}{PART}", f"{CONFIG}{PART}"}  # by a process that died at once
+        early = (VERSIONS, START, BRANCHES)  # written before the config, by a process that may have died at once
+        begun = {LOCK, f"{CONFIG}{PART}", *early, *(f"{name}{PART}" for name in early)}
         found = {path.name for path in directory.iterdir()} - begun if directory.is_dir() else set()
         if found & set(layout.TRACES):
             raise InputError(
@@ -95,6 +104,9 @@ class RunFolder:
         run = RunFolder(directory, config)
         with run._closed_on_failure():
             run._files.write(VERSIONS, json_bytes(versions()))
+            if start is not None:
+                run._files.write(START, start.content)
+                run._files.write(BRANCHES, json_bytes(branches.to_file([branches.begun_with(start.told)])))
             run.replan(config)
         return run
 
@@ -108,7 +120,7 @@ class RunFolder:
         run = RunFolder(directory, config)
         with run._closed_on_failure():
             run._files.refuse_links((*_FILES, *(f"{name}{PART}" for name in _FILES)))
-            run._checkpoints.check_config(config)
+            run._checkpoints.check_config(config, branches.taken(branches.read(directory), config))
         return run
 
     def replan(self, config: Config) -> None:
@@ -116,12 +128,43 @@ class RunFolder:
         self.config = config
         self._files.write(CONFIG, json_bytes(configs.to_file(config)))
 
+    @property
+    def tracking(self) -> Any:
+        """What `note_tracking` was given last, as the file has it; None without."""
+        return read_json(self.directory / TRACKING) if TRACKING in self._files.files() else None
+
+    def note_tracking(self, choice: dict[str, Any]) -> None:
+        """Keep which trackers the run has. It is no part of the config, since nothing that is learnt depends on it."""
+        if choice != self.tracking:
+            self._files.write(TRACKING, json_bytes(choice))
+
+    def branch(self, config: Config) -> Branch | None:
+        """Go on with other settings from where the run is; noted if any of them matters, and not at its very start."""
+        assert self._trainer is not None
+        new = branches.between(self.config, config, self._trainer.step)
+        if new is not None and self._trainer.step > 0:
+            noted = branches.taken(branches.read(self.directory), self.config)
+            self._files.write(BRANCHES, json_bytes(branches.to_file([*noted, new])))
+        self.replan(config)
+        if self._trainer.step > 0:
+            self._write_policy(self._trainer)
+            self._write_best(self._trainer)
+        return new
+
+    def _move_branches(self, step: int) -> None:
+        """After a return to an earlier checkpoint, what had changed after it holds from there on."""
+        noted = branches.taken(branches.read(self.directory), self.config)
+        moved = [branch._replace(step=min(step, branch.step)) for branch in noted]
+        if moved != noted:
+            self._files.write(BRANCHES, json_bytes(branches.to_file(moved)))
+
     def prepare(self, trainer: Trainer) -> None:
         """Make the subfolders and the headers of the logs; called once per run, before its first step."""
         self._trainer = trainer
         self._files.make_subfolders()
+        self._metrics = ["step", *trainer.metric_names]
         headers = {
-            METRICS: ["step", *trainer.metric_names],
+            METRICS: self._metrics,
             EVALUATIONS: layout.evaluation_columns(self.config.eval_episodes),
             TIMING: timing.COLUMNS,
         }
@@ -132,13 +175,17 @@ class RunFolder:
         """Store what an event brings."""
         match event:
             case Measured():
-                self._append(METRICS, [event.step, *event.values.values()])
+                known = {"step": event.step, **event.values}
+                self._append(METRICS, [known.get(name, np.nan) for name in self._metrics])
                 self._note_time(event.step)
             case Evaluated():
                 done = event.evaluation
                 summary = [done.step, done.mean, done.std, float(np.mean(done.lengths))]
                 self._append(EVALUATIONS, [*summary, *done.returns, *done.lengths])
                 self._write_npz()
+                assert self._trainer is not None
+                if self._trainer.best is not None and self._trainer.best.step == done.step:
+                    self._write_best(self._trainer)
             case CheckpointDue():
                 assert self._trainer is not None
                 self._checkpoint(self._trainer)
@@ -178,6 +225,9 @@ class RunFolder:
         elif reasons:
             warnings.warn(f"{_list(reasons)}. Going on from step {step} instead.", stacklevel=2)
         self._trainer = trainer
+        # A run that an earlier version began goes on with the columns that it has.
+        self._metrics = self._files.read(METRICS).split(b"\n", 1)[0].decode(errors="replace").split(",")
+        self._move_branches(step)
         self._finish_what_was_left(trainer)
 
     def _begin_again(self, trainer: Trainer) -> None:
@@ -187,6 +237,9 @@ class RunFolder:
                 f"its policy is whole: implicitq evaluate {self.directory}"
             )
         self.prepare(trainer)
+        self._write_best(trainer)
+        if START in self._files.files():
+            trainer.learner.begin_with(policy_file.read(self.directory / START).actor.arrays())
 
     def _salvaged(
         self, trainer: Trainer, steps: list[int], reasons: list[InputError], salvage: bool
@@ -218,6 +271,7 @@ class RunFolder:
             if name in known:
                 self._files.remove(name)
         self._write_policy(trainer)
+        self._write_best(trainer)
         self._cut_timing(trainer.step)
         self._write_npz()
         self._draw_curve()
@@ -225,7 +279,8 @@ class RunFolder:
     def check_exactness(self) -> None:
         """Refuse to go on where the same bits cannot be expected."""
         then, now = layout.read_versions(self.directory) or {}, versions()
-        changed = [f"{name} {then.get(name)} -> {now[name]}" for name in now if then.get(name) != now[name]]
+        used = [name for name in now if name not in unused_packages(self.config.env)]
+        changed = [f"{name} {then.get(name)} -> {now[name]}" for name in used if then.get(name) != now[name]]
         if changed:
             raise InputError(
                 f"the run began under other conditions ({', '.join(changed)}), so it cannot go on exactly as if "
@@ -259,9 +314,18 @@ class RunFolder:
         self._append(TIMING, [step, *self._clock.read()])
 
     def _write_policy(self, trainer: Trainer) -> None:
+        self._files.write(POLICY, self._policy(trainer, trainer.learner.shipped.arrays(), trainer.step))
+
+    def _write_best(self, trainer: Trainer) -> None:
+        """The best policy so far; after a return to a checkpoint, the best until then, which may be none."""
+        if trainer.best is not None:
+            self._files.write(BEST, self._policy(trainer, trainer.best.arrays, trainer.best.step))
+        elif BEST in self._files.files():
+            self._files.remove(BEST)
+
+    def _policy(self, trainer: Trainer, arrays: dict[str, Array], step: int) -> bytes:
         spaces = trainer.envs.observation_space, trainer.envs.action_space
-        content = policy_file.content(self.config, *spaces, trainer.learner.shipped, trainer.step)
-        self._files.write(POLICY, content)
+        return policy_file.content(self.config, *spaces, arrays, step)
 
     def _write_npz(self) -> None:
         """The schema of Stable-Baselines3's EvalCallback."""
@@ -281,7 +345,7 @@ class RunFolder:
         done = self.evaluations()
         if done:
             title = f"{self.config.algorithm} on {self.config.env}, seed {self.config.seed}"
-            self._files.write(CURVE, learning_curve(title, done))
+            self._files.write(CURVE, learning_curve(title, done, read_metrics(self.directory)))
 
     def _cut_timing(self, step: int) -> None:
         """Forget the clocks after `step`, and let them go on from there; what cannot be read is left out."""
@@ -300,11 +364,3 @@ def _line(values: Iterable[Any]) -> bytes:
 
 def _list(reasons: list[InputError]) -> str:
     return "; ".join(map(str, reasons))
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()

@@ -28,11 +28,15 @@ EVALUATIONS = "evaluations.csv"
 EVALUATIONS_NPZ = "evaluations.npz"
 TIMING = "timing.csv"
 POLICY = "policy.safetensors"
+BEST = "best.safetensors"
 CURVE = "curve.png"
 CHECKPOINTS = "checkpoints"
 REPLAY = "replay"
 LOCK = ".lock"
 SALVAGED = "salvaged.json"
+TRACKING = "tracking.json"
+BRANCHES = "branches.json"
+START = "start.safetensors"
 
 LOGS = (METRICS, EVALUATIONS)
 """Files that only grow, and are cut back to the checkpoint on resuming."""
@@ -40,6 +44,7 @@ LOGS = (METRICS, EVALUATIONS)
 TRACES = (CONFIG, EVALUATIONS, VERSIONS, CHECKPOINTS)
 """What makes a folder a run's."""
 
+_RETURN_COLUMN = 3  # of metrics.csv, after step, episodes and updates
 _SUMMARY = ("step", "mean_return", "std_return", "mean_length")
 
 
@@ -56,6 +61,7 @@ class FoundRun:
     seconds: Array  # [E] processor time of training up to each; NaN where it was not recorded
     cut: bool = False  # the last row was half-written and is left out
     label: str | None = None  # the line it belongs to, in a study table
+    branches: tuple[str, ...] = ()  # where it went on with other settings, in words
 
     @property
     def finished(self) -> bool:
@@ -69,6 +75,7 @@ class Progress:
     step: int = 0
     rate: float | None = None  # steps per second
     score: float | None = None  # of the last evaluation
+    training: float | None = None  # mean return of the training episodes that ended last
 
 
 def fresh_folder(config: Config) -> Path:
@@ -232,24 +239,30 @@ def read_seconds(folder: Path, steps: Array) -> Array:
     return np.where((seconds >= 0) & (seconds <= LARGEST_STEP), seconds, np.nan)
 
 
-def progress_of(folder: Path) -> Progress:
-    """Never fails: a run may be writing at this moment, or not have begun."""
+def progress_of(folder: Path, first_update: int = 0) -> Progress:
+    """Never fails: a run may be writing at this moment, or not have begun.
+
+    The rate is that of the steps from `first_update` on: those before, which learn nothing, are much faster.
+    """
     clocks = _last_rows(folder / TIMING, 8)
     scores = _last_rows(folder / EVALUATIONS, 1)
     step = int(clocks[-1][0]) if clocks else 0
     score = scores[-1][1] if scores else None
+    returns = [value for _, value in _last_rows(folder / METRICS, 8, _RETURN_COLUMN)]
+    clocks = [row for row in clocks if row[0] >= first_update]
     rate = None
     if len(clocks) > 1:
         seconds = clocks[-1][1] - clocks[0][1]
         rate = (clocks[-1][0] - clocks[0][0]) / seconds if seconds > 0 else None
-    return Progress(max(step, int(scores[-1][0]) if scores else 0), rate, score)
+    return Progress(max(step, int(scores[-1][0]) if scores else 0), rate, score, returns[-1] if returns else None)
 
 
-def _last_rows(path: Path, count: int) -> list[tuple[float, float]]:
-    """The first two numbers of the last whole rows."""
+def _last_rows(path: Path, count: int, column: int = 1) -> list[tuple[float, float]]:
+    """The first number and that of the column, of those of the last whole rows where both are finite."""
     try:
         lines = read_end(path, 2_000 * count).split(b"\n")[1:-1]  # the first is cut, or the header
-        rows = [(float(a), float(b)) for a, b, *_ in (line.split(b",", 2) for line in lines[-count:])]
+        cells = [line.split(b",", column + 1) for line in lines[-count:]]
+        rows = [(float(row[0]), float(row[column])) for row in cells]
         return [row for row in rows if np.isfinite(row).all()]
-    except (OSError, ValueError):
+    except (OSError, ValueError, IndexError):
         return []

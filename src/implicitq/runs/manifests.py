@@ -6,6 +6,7 @@ of the one form that is written here.
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections.abc import Collection
@@ -103,6 +104,18 @@ def _is_trainer(data: Any) -> bool:
         and isinstance(data["replay"], dict)
         and _are_counts(data["replay"].get("written"))
         and isinstance(data["replay"].get("generator"), dict)
+        and ("compared" not in data or _are_counts(data["compared"]))
+        and ("best" not in data or _is_best(data["best"]))
+    )
+
+
+def _is_best(best: Any) -> bool:
+    return (
+        isinstance(best, dict)
+        and best.keys() == {"step", "mean"}
+        and _is_count(best["step"])
+        and isinstance(best["mean"], int | float)
+        and math.isfinite(best["mean"])
     )
 
 

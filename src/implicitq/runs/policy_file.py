@@ -44,10 +44,13 @@ class PolicyFile(NamedTuple):
 
 
 def save(path: Path, config: Config, observation_space: Space, action_space: Space, actor: Actor, step: int) -> None:
-    write_atomically(path, content(config, observation_space, action_space, actor, step))
+    write_atomically(path, content(config, observation_space, action_space, actor.arrays(), step))
 
 
-def content(config: Config, observation_space: Space, action_space: Space, actor: Actor, step: int) -> bytes:
+def content(
+    config: Config, observation_space: Space, action_space: Space, arrays: dict[str, Array], step: int
+) -> bytes:
+    """The bytes of a policy file; `arrays` are those of an actor."""
     header = {
         "kind": "policy",
         "format": FORMAT,
@@ -58,7 +61,6 @@ def content(config: Config, observation_space: Space, action_space: Space, actor
     }
     if len(json.dumps(header)) > _LONGEST_HEADER // 2:  # the file's own form of it is longer
         raise InputError("the spaces have too many dimensions for a policy file")
-    arrays = actor.arrays()
     return array_bytes(arrays, {**header, "digest": _digest(header, arrays)})
 
 

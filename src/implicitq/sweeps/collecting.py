@@ -45,6 +45,10 @@ def collect(source: Path, out: Path, suite: Suite | None = None, metrics: bool =
         refuse_links(out, out / name)
     found = find_runs(source)
     before = _table_in(out)
+    apart = [run for run in found.runs if run.branches]
+    branched = (Broken(run.name, f"a branch, which no seed gives: {'; '.join(run.branches)}") for run in apart)
+    whole = tuple(run for run in found.runs if not run.branches)
+    found = dataclasses.replace(found, runs=whole, broken=(*found.broken, *branched))
     fresh = [run for run in found.runs if not (run.label and run.folder.resolve() == out.resolve())]
     if not fresh and not before:
         detail = f"; {found.broken[0].name} is broken: {found.broken[0].reason}" if found.broken else ""

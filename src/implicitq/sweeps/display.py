@@ -6,15 +6,18 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live as RichLive
 from rich.table import Table
 from rich.text import Text
 
+from implicitq.progress import brief_number, duration
 from implicitq.runs.layout import Progress, progress_of
 from implicitq.sweeps.studies import PlannedRun
 
 _REFRESH_SECONDS = 1.0
+_NUMBERS = 56  # columns that the table takes besides the names of runs
 _Active = list[tuple[PlannedRun, Progress]]
 
 
@@ -60,22 +63,25 @@ class Live:
         if self._live is None or time.monotonic() - self._shown < _REFRESH_SECONDS:
             return
         self._shown = time.monotonic()
-        progress = [(run, progress_of(out / run.folder)) for run in active]
+        progress = [(run, progress_of(out / run.folder, run.config().min_replay)) for run in active]
         self._live.update(Group(self._table(progress), self._summary(progress, waiting, workers)), refresh=True)
 
     def _table(self, progress: _Active) -> Table:
-        table = Table("run")
-        for column in ("progress", "steps/s", "last return", "time left"):
-            table.add_column(column, justify="right")
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("run", no_wrap=True)
+        for column in ("done", "steps/s", "training", "evaluation", "time left"):
+            table.add_column(column, justify="right", no_wrap=True)
+        room = max(12, self._console.width - _NUMBERS)
         for run, now in progress:
             steps = run.config().steps
             if now.rate is not None:
                 self._rates[run.folder] = now.rate
             table.add_row(
-                run.folder,
-                f"{now.step:,} of {steps:,} ({now.step / steps:.0%})",
+                run.folder if len(run.folder) <= room else f"…{run.folder[1 - room :]}",  # its end tells runs apart
+                f"{now.step / steps:.0%}",
                 "" if now.rate is None else f"{now.rate:,.0f}",
-                "" if now.score is None else f"{now.score:,.1f}",
+                "" if now.training is None else brief_number(now.training),
+                "" if now.score is None else brief_number(now.score),
                 "" if not now.rate else duration((steps - now.step) / now.rate),
             )
         return table
@@ -91,13 +97,3 @@ class Live:
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def duration(seconds: float) -> str:
-    """Two units at most: 3 d 4 h, 12 min, 40 s."""
-    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86400
-    if days >= 2:
-        return f"{int(days):,} d {int(hours) % 24} h"
-    if hours >= 1:
-        return f"{int(hours)} h {int(minutes) % 60} min"
-    return f"{int(minutes)} min" if minutes >= 2 else f"{int(seconds)} s"

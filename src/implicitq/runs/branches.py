@@ -1,0 +1,93 @@
+"""Branches: where a run went on with other settings than it had. Needs no JAX.
+
+`branches.json` lists them, oldest first: the step, and every setting that changed as [before, after]. Such a run is not
+what its seed and its config alone give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from implicitq import configs
+from implicitq.configs import Config
+from implicitq.runs.atomic_files import read_json
+from implicitq.runs.layout import BRANCHES
+from implicitq.runs.settings import NOT_LEARNT
+from implicitq.types import InputError
+from implicitq.validation import brief
+
+FIXED = frozenset(
+    {"algorithm", "env", "seed", "preset"}
+    | {"hidden", "policy", "bins", "softmax", "log_policy", "batch_norm", "normalize_observations", "num_envs"}
+    | {"replay_size", "eval_episodes"}
+)
+"""Settings that shape what a checkpoint or a log holds, or make it another run."""
+
+_POLICY = "initial policy"  # no setting, but what a run began with
+_UNSEEN = NOT_LEARNT | {"vectorization"}
+
+
+class Branch(NamedTuple):
+    step: int
+    changes: Mapping[str, Sequence[Any]]  # setting -> before, after
+
+    def told(self) -> str:
+        """Such as: from step 4,000 with learning_rate 0.0003 -> 0.0001."""
+        changes = ", ".join(f"{name} {brief(old)} -> {brief(new)}" for name, (old, new) in self.changes.items())
+        return f"from step {self.step:,} with {changes}"
+
+
+def read(folder: Path) -> list[Branch]:
+    """Those of a run folder; none if it has no such file."""
+    if not (folder / BRANCHES).is_file():
+        return []
+    found = read_json(folder / BRANCHES)
+    if not isinstance(found, list) or not all(map(_is_entry, found)):
+        raise InputError(f"{BRANCHES} must be a list of entries with a step and changes, each before and after")
+    return [Branch(entry["step"], entry["changes"]) for entry in found]
+
+
+def to_file(branches: Sequence[Branch]) -> list[dict[str, Any]]:
+    return [{"step": branch.step, "changes": dict(branch.changes)} for branch in branches]
+
+
+def between(before: Config, after: Config, step: int) -> Branch | None:
+    """What changes, if any of it may change what is learnt or measured."""
+    old, new = configs.to_json(before), configs.to_json(after)
+    changes = {name: [old[name], new[name]] for name in old if old[name] != new[name] and name not in _UNSEEN}
+    return Branch(step, changes) if changes else None
+
+
+def begun_with(told: str) -> Branch:
+    """Of a run that began with the weights of a policy."""
+    return Branch(0, {_POLICY: [None, told]})
+
+
+def taken(branches: Sequence[Branch], config: Config) -> list[Branch]:
+    """Without a last one that was noted but not begun: the process died before its config was kept."""
+    values = configs.to_json(config)
+    last = branches[-1].changes.items() if branches else ()
+    begun = all(values[name] == after for name, (_, after) in last if name in values)
+    return list(branches if begun else branches[:-1])
+
+
+def check_changes(config: Config, changes: Mapping[str, Any]) -> None:
+    """Refuse settings that no run can change on its way."""
+    fixed = sorted(FIXED & changes.keys())
+    if fixed:
+        raise InputError(
+            f"{fixed[0]} cannot change in a run that goes on (it is {brief(getattr(config, fixed[0], None))}): begin a "
+            "new run"
+        )
+
+
+def _is_entry(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and entry.keys() == {"step", "changes"}
+        and isinstance(entry["step"], int)
+        and isinstance(entry["changes"], dict)
+        and all(isinstance(pair, list) and len(pair) == 2 for pair in entry["changes"].values())
+    )

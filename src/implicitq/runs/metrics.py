@@ -1,0 +1,36 @@
+"""What metrics.csv and timing.csv of a run folder say, whole or not. Needs no JAX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from implicitq.runs import timing
+from implicitq.runs.layout import METRICS, TIMING
+from implicitq.runs.strangers import read_bytes
+from implicitq.types import Array, InputError
+
+
+def read_metrics(folder: Path) -> dict[str, Array]:
+    """The columns of metrics.csv by name, `step` first; a last row without its end is left out."""
+    try:
+        header, *rows = read_bytes(folder / METRICS).split(b"\n")[:-1] or [b""]
+        names = header.decode().split(",")
+        cells = [[float(cell) for cell in row.split(b",")] for row in rows]
+    except FileNotFoundError:
+        raise InputError(f"it has no {METRICS}") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{METRICS} cannot be read: {error}") from None
+    if names[0] != "step" or len(set(names)) < len(names) or any(len(row) != len(names) for row in cells):
+        raise InputError(f"{METRICS} is not a table that begins with step")
+    return dict(zip(names, np.array(cells).reshape(-1, len(names)).T, strict=True))
+
+
+def wall_seconds(folder: Path) -> dict[int, float]:
+    """Wall time of training up to every step that has one; empty if the clocks cannot be read."""
+    try:
+        rows, _ = timing.read_rows(read_bytes(folder / TIMING))
+    except OSError:
+        return {}
+    return {row.step: row.wall for row in reversed(rows)}  # of two rows of a step the first counts

@@ -1,0 +1,175 @@
+"""Values against the returns that followed: what is added up, over which rows, and what it tells."""
+
+from __future__ import annotations
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from implicitq import algorithms, configs, hindsight
+from implicitq.hindsight import compare, soft_returns
+from implicitq.learner import Learner
+from implicitq.replay import Episode, Replay
+from implicitq.types import Spec, Transition
+
+GAMMA = 0.9
+
+
+def defined(rewards, first, later, end, n_step) -> list[float]:
+    """The definition, term by term."""
+    length = len(rewards)
+
+    def total(t: int) -> float:
+        if t == length:
+            return end
+        steps = range(min(n_step, length - t))
+        found = (
+            first[t] + sum(GAMMA**i * rewards[t + i] for i in steps) + sum(GAMMA**i * later[t + i] for i in steps[1:])
+        )
+        return found + GAMMA ** len(steps) * total(t + len(steps))
+
+    return [total(t) for t in range(length)]
+
+
+@pytest.mark.parametrize(("length", "n_step"), [(1, 1), (7, 1), (7, 3), (2, 5), (9, 9)])
+def test_returns_add_up_as_targets_of_n_steps_do(length, n_step):
+    generator = np.random.default_rng(length)
+    rewards, first, later = generator.normal(size=(3, length))
+    found = soft_returns(rewards, first, later, 2.5, GAMMA, n_step)
+    np.testing.assert_allclose(found, defined(rewards, first, later, 2.5, n_step))
+
+
+def filled(ends: str, rows: int = 100) -> Replay:
+    """A ring; . is a step after which the episode goes on, t terminates it, c cuts it, and | cuts it without a step."""
+    replay = Replay(
+        rows=rows,
+        num_envs=1,
+        observation_size=1,
+        action_dimensions=1,
+        action_dtype=np.dtype(np.uint8),
+        generator=np.random.default_rng(0),
+        discount=GAMMA,
+    )
+    time = itertools.count()
+    everywhere, number = np.ones(1, bool), lambda: np.full((1, 1), next(time), np.float32)
+    replay.begin(everywhere, number())
+    for step, end in enumerate(ends):
+        if end == "|":
+            replay.end_open_episodes(everywhere)
+        else:
+            flags = np.array([end == "t"]), np.array([end == "c"])
+            replay.add(np.full((1, 1), step), np.full(1, float(step)), *flags, number())
+        if end != ".":
+            replay.begin(everywhere, number())
+    return replay
+
+
+def told(episodes: list[Episode]) -> list[tuple[list[float], bool]]:
+    return [(episode.rewards.tolist(), episode.terminated) for episode in episodes]
+
+
+def test_whole_episodes_are_found_once_each_with_their_last_observation():
+    replay = filled("..t.c..")
+    found, following = replay.episodes(np.zeros(1, np.int64))
+    assert told(found) == [([0, 1, 2], True), ([3, 4], False)]
+    assert [episode.observations[:, 0].tolist() for episode in found] == [[0, 1, 2, 3], [4, 5, 6]]
+    assert following.tolist() == [7]
+    assert replay.episodes(following)[0] == []
+
+
+def test_an_episode_that_was_cut_without_a_step_counts_up_to_there_and_an_empty_one_does_not():
+    assert told(filled("..||t").episodes(np.zeros(1, np.int64))[0]) == [([0, 1], False), ([4], True)]
+
+
+@pytest.mark.parametrize("since", [0, 4])
+def test_an_episode_whose_beginning_has_left_the_ring_is_passed_over(since):
+    replay = filled("..t....t.t.", rows=9)  # holds 8 rows: the second episode began before them
+    found, following = replay.episodes(np.array([since]))
+    assert told(found) == [([8, 9], True)]
+    assert following.tolist() == [13]
+
+
+def test_an_episode_that_fills_the_ring_is_waited_for_in_vain_and_the_next_one_is_found():
+    replay = filled("..............", rows=5)
+    found, following = replay.episodes(np.zeros(1, np.int64))
+    assert (found, following.tolist()) == ([], [0])
+    replay = filled("..............t.t", rows=5)
+    assert told(replay.episodes(following)[0]) == [([15, 16], True)]
+
+
+def test_a_value_that_is_too_high_by_one_number_is_found_to_be(monkeypatch):
+    monkeypatch.setattr(hindsight, "_ROWS", 4)  # several calls, the last one filled up
+    episodes, _ = filled("...t......t.t").episodes(np.zeros(1, np.int64))
+    true = {float(s): g for e in episodes for s, g in zip(e.observations[:, 0], after(e), strict=True)}
+
+    def judge(observations, actions):
+        assert len(observations) == len(actions) == 4
+        nothing = np.zeros(4)
+        return np.array([true[float(s)] + 5 for s in observations[:, 0]]), nothing, nothing
+
+    found = compare(episodes, judge, GAMMA, 1)
+    assert found["overestimation"] == pytest.approx(5)
+    visited = [g for e in episodes for g in after(e)[:-1]]
+    assert found["return_spread"] == pytest.approx(np.std(visited))
+
+
+def after(episode: Episode) -> list[float]:
+    nothing = np.zeros(len(episode.rewards))
+    return [*soft_returns(episode.rewards, nothing, nothing, 0.0, GAMMA), 0.0]
+
+
+def test_where_a_time_limit_cut_the_value_of_the_last_observation_counts():
+    (episode,), _ = filled("c").episodes(np.zeros(1, np.int64))
+    judge = lambda s, a: (np.where(s[:, 0] == 1, 10.0, 4.0), np.full(len(s), 0.5), np.zeros(len(s)))  # noqa: E731
+    found = compare([episode], judge, GAMMA, 1)
+    assert found["overestimation"] == pytest.approx(4.0 - (0.0 + 0.5 + GAMMA * 10.0))
+
+
+def test_without_episodes_there_is_nothing_to_tell():
+    assert all(np.isnan(value) for value in compare([], lambda s, a: (s, s, s), GAMMA, 1).values())
+
+
+BOX, CHOICE = Spec(3, 2, None), Spec(3, 1, (4,))
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "spec", "values", "weight", "later"),
+    [
+        ("iq", BOX, {"temperature": 0.2}, 0.2, 0.0),
+        ("miq", BOX, {"temperature": 0.2}, 0.02, 0.0),
+        ("miq", BOX, {"temperature": 0.2, "n_step": 3, "n_step_target": "path"}, 0.02, "first"),
+        ("miq-auto", BOX, {"initial_temperature": 0.2, "entropy_target": -1.5}, 0.2, 0.2 * -1.5 * 2),
+        ("trust-pcl", CHOICE, {"temperature": 0.2}, 0.02, 0.0),
+        ("sac", BOX, {"temperature": 0.2}, 0.2, 0.0),
+        ("mdqn", CHOICE, {"temperature": 0.2, "munchausen_clip": None}, 0.02, 0.0),
+        ("dqn", CHOICE, {}, 0.0, 0.0),
+    ],
+)
+def test_every_algorithm_tells_what_its_value_counts_besides_rewards(algorithm, spec, values, weight, later):
+    made = algorithms.build(configs.resolve(algorithm, "none", hidden=(4,), **values), spec)
+    actor = made.actor(made.init(jax.random.key(0)))
+    observation = jax.random.normal(jax.random.key(1), (6, 3))
+    action, coordinates = made.sample(actor, observation, jax.random.key(2))
+    found = made.regularization(actor, observation, action)
+    first = -weight * made.log_prob(actor, observation, coordinates) if weight else jnp.zeros(6)
+    np.testing.assert_allclose(found[0], first, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found[1], first if later == "first" else np.full(6, later), rtol=1e-4, atol=1e-6)
+
+
+def test_the_divergence_of_two_policies_is_that_of_their_probabilities():
+    config = configs.resolve("mdqn", "none", hidden=(8,), temperature=1.0, learning_rate=0.05)
+    learner = Learner(algorithms.build(config, CHOICE), CHOICE, config)
+    observation = np.random.default_rng(0).normal(size=(4_000, 3)).astype(np.float32)
+    actions = [np.full((4_000, 1), number, np.uint8) for number in range(4)]
+    log_policy = lambda: np.stack([learner.newest.log_prob(observation, a) for a in actions], 1)  # noqa: E731
+    before, snapshot = log_policy(), learner.newest.snapshot()
+    assert learner.newest.divergence_from(snapshot, observation, 0) == pytest.approx(0, abs=1e-7)
+    rewards = np.ones(4_000, np.float32)
+    for _ in range(3):
+        learner.update(Transition(observation, actions[1], rewards, 0 * rewards, observation))
+    exact = np.mean(np.sum(np.exp(before) * (before - log_policy()), axis=1))
+    assert exact > 1e-3
+    assert learner.newest.divergence_from(snapshot, observation, 0) == pytest.approx(exact, rel=0.1)
