@@ -16,12 +16,27 @@ from implicitq.replay import Episode
 from implicitq.types import Array
 
 METRICS = ("overestimation", "return_spread")
+PLAUSIBLE = "plausible_value"  # metric: what no value should exceed by much
+
+_MARGIN = 3.0  # values are averages of estimates, which may overshoot for a while
+_UNTRAINED = 10.0  # networks that have learnt nothing give values below this
+_NATS = 3.0  # of entropy or its opposite, per action dimension
 
 _ROWS = 256  # per call, so that one size is compiled
 
 Judge = Callable[..., tuple[Any, Any, Any]]
 """Observations [B, O], stored actions [B, D] and, where there are such, action masks [B, D, N] -> values and both kinds
 of regularisation, three of [B]."""
+
+
+def plausible_value(largest_reward: float, temperature: float, dimensions: int, discount: float) -> float:
+    """The greatest return, up or down, that rewards seen so far and what is paid for entropy can explain."""
+    return (largest_reward + _NATS * temperature * dimensions) / (1 - discount)
+
+
+def is_implausible(value: Any, plausible: Any) -> Any:
+    """Whether values have left all that rewards can explain; nan has not."""
+    return np.abs(value) > _UNTRAINED + _MARGIN * plausible
 
 
 def compare(episodes: Sequence[Episode], judge: Judge, discount: float, n_step: int) -> dict[str, float]:

@@ -150,6 +150,10 @@ class Replay:
         weight = np.stack(weights, axis=1)
         return LaterSteps(self._observations[chosen], self._actions[chosen], weight, self._read_masks(chosen))
 
+    def largest_reward(self) -> float:
+        """Without its sign, of all rows."""
+        return float(np.abs(self._rewards).max())
+
     def episodes(self, since: Array) -> tuple[list[Episode], Array]:
         """Whole episodes among the rows counted from `since` [E], and from where to look for the next ones: [E].
 

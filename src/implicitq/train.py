@@ -70,7 +70,8 @@ class Trainer:
         self.episodes = 0
         self.best: Best | None = None  # None before the first evaluation
         restarts = (RESTARTS,) if config.on_env_error == "restart" else ()
-        self.metric_names = (*EPISODE_METRICS, *restarts, *self.learner.metric_names, *hindsight.METRICS)
+        watched = (*hindsight.METRICS, hindsight.PLAUSIBLE)
+        self.metric_names = (*EPISODE_METRICS, *restarts, *self.learner.metric_names, *watched)
         self._eval_maker = eval_maker or maker
         self._evaluator: Evaluator | None = None
         self._observations: Array | None = None  # [E, O]; None before the first step
@@ -78,6 +79,8 @@ class Trainer:
         self._lengths = np.zeros(config.num_envs, np.int64)
         self._compared = np.zeros(config.num_envs, np.int64)  # up to these rows of the replay, values met their returns
         self._finished: list[tuple[float, int]] = []  # episodes since the last row of metrics
+        self._largest_reward = 0.0  # without its sign
+        self._told_implausible = False
 
     def _refuse_replay_beyond_memory(self, masks: tuple[int, int] | None = None) -> None:
         rows, spec = self.config.replay_size, self.spec
@@ -127,6 +130,7 @@ class Trainer:
         if step.failed.any():
             stored, step = self._step_anew(stored, step.failed)
         self._check_finite(step.observations, step.rewards)
+        self._largest_reward = max(self._largest_reward, float(np.abs(step.rewards).max()))
         ends = step.terminated, step.truncated
         self.replay.add(stored, step.rewards, *ends, step.observations, self.envs.masks)
         self.step += self.config.num_envs
@@ -193,7 +197,25 @@ class Trainer:
         if RESTARTS in self.metric_names:
             row[RESTARTS] = self.envs.restarts
         row |= {name: learnt.get(name, np.nan) for name in self.learner.metric_names}
-        return row | self._compare_values()
+        row |= self._compare_values()
+        return row | {hindsight.PLAUSIBLE: self._plausible_value(row)}
+
+    def _plausible_value(self, row: dict[str, float]) -> float:
+        """What rewards can explain; a warning, once, if the values of this row are far beyond it."""
+        fixed = getattr(self.config, "temperature", 0.0)
+        temperature = row.get("temperature", fixed if isinstance(fixed, float) else 0.0)
+        temperature = 0.0 if np.isnan(temperature) else temperature
+        dimensions, discount = self.spec.action_dimensions, self.config.discount
+        plausible = hindsight.plausible_value(self._largest_reward, temperature, dimensions, discount)
+        if hindsight.is_implausible(row.get("value", np.nan), plausible) and not self._told_implausible:
+            self._told_implausible = True
+            warnings.warn(
+                f"the mean value is {row['value']:,.0f} at step {self.step:,}, where rewards so far explain at most "
+                f"{plausible:,.0f}: the training has diverged, or is about to; try a lower learning_rate, a smaller "
+                "target_update, or normalize_observations",
+                stacklevel=2,
+            )
+        return plausible
 
     def _compare_values(self) -> dict[str, float]:
         """Values against what followed, of the episodes that have ended since the last row."""
@@ -231,6 +253,7 @@ class Trainer:
             "finished": self._finished,
             "replay": self.replay.state(),
             "compared": self._compared.tolist(),
+            "largest_reward": self._largest_reward,
         }
         if RESTARTS in self.metric_names:
             data[RESTARTS] = self.envs.restarts
@@ -250,6 +273,7 @@ class Trainer:
         self.replay.restore_state(data["replay"], saved, masks)
         # Not there in earlier versions; a salvaged replay has fewer rows than there were.
         self._compared = np.minimum(data.get("compared", self.replay.written), self.replay.written)
+        self._largest_reward = data.get("largest_reward", self.replay.largest_reward())  # not in earlier versions
         best = data.get("best")  # not there before the first evaluation, and in earlier versions
         self.best = None if best is None else Best(best["step"], best["mean"], under("best.", arrays))
         self.envs.restarts = data.get(RESTARTS, 0)

@@ -13,6 +13,7 @@ from implicitq.commands.display import console, table
 from implicitq.commands.parsing import C, Hyperparameters, Track, default, parse_with_config
 from implicitq.configs import describe_preset
 from implicitq.runs.layout import CURVE, checkpoint_steps, fresh_folder, read_evaluations
+from implicitq.runs.metrics import first_implausible
 from implicitq.types import Evaluation, InputError
 
 if TYPE_CHECKING:
@@ -79,6 +80,9 @@ def _tell_result(agent: Agent) -> None:
     assert folder is not None
     evaluations = read_evaluations(folder)
     console.print(_evaluations_table(evaluations))
+    diverged = first_implausible(folder)
+    if diverged is not None:
+        console.print(f"{diverged}; see docs/tracking.md", style="bold")
     console.print(
         f"learning curve: {folder / CURVE}\n\nnext:\n"
         f"  implicitq evaluate {folder} --episodes 20\n"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from implicitq import hindsight
 from implicitq.runs import timing
 from implicitq.runs.layout import METRICS, TIMING
 from implicitq.runs.strangers import read_bytes
@@ -25,6 +26,21 @@ def read_metrics(folder: Path) -> dict[str, Array]:
     if names[0] != "step" or len(set(names)) < len(names) or any(len(row) != len(names) for row in cells):
         raise InputError(f"{METRICS} is not a table that begins with step")
     return dict(zip(names, np.array(cells).reshape(-1, len(names)).T, strict=True))
+
+
+def first_implausible(folder: Path) -> str | None:
+    """Where the values first left what rewards can explain, in words; None if they never did, or it is not known."""
+    try:
+        table = read_metrics(folder)
+    except InputError:
+        return None
+    if "value" not in table or hindsight.PLAUSIBLE not in table:
+        return None
+    rows = np.flatnonzero(hindsight.is_implausible(table["value"], table[hindsight.PLAUSIBLE]))
+    if not len(rows):
+        return None
+    step, value, plausible = (table[name][rows[0]] for name in ("step", "value", hindsight.PLAUSIBLE))
+    return f"values diverged: {value:,.0f} at step {step:,.0f}, where rewards explain at most {plausible:,.0f}"
 
 
 def wall_seconds(folder: Path) -> dict[int, float]:
