@@ -11,11 +11,12 @@ import pytest
 
 import implicitq
 import toys
-from implicitq import configs
+from implicitq import configs, memory
 from implicitq.commands.main import run
 from implicitq.envs import masks
 from implicitq.envs.adapter import Adapter
 from implicitq.envs.making import EnvironmentMaker
+from implicitq.memory import Memory
 from implicitq.sweeps import random_scores
 from implicitq.train import Trainer
 from implicitq.types import InputError
@@ -137,6 +138,15 @@ def test_a_mask_takes_a_bit_for_every_choice_and_without_masks_there_is_nothing(
     assert list(plain.replay.rows(np.array([0]), np.array([9]))) == ["observations", "actions", "rewards", "flags"]
     assert (plain.replay.sample(4).mask, plain.replay.sample(4).next_mask) == (None, None)
     assert "masks" not in plain.state()[0]
+
+
+def test_masks_count_as_memory_of_the_replay(small, monkeypatch):
+    """18 bytes per row are known beforehand, the one of the mask from the first reset on."""
+    monkeypatch.setattr(memory, "available", lambda: Memory(machine=10**9, limit=18_500_000, free=10**6))
+    trainer = trainer_of(toys.MaskedToy, small, replay_size=10**6, steps=10**6)
+    with pytest.raises(InputError, match=r"replay_size 1,000,000 would take 19.0 MB of memory"):
+        next(trainer.run(10))
+    trainer.close()
 
 
 @pytest.mark.parametrize("algorithm", ["miq", "mdqn"])

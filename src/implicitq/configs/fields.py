@@ -29,7 +29,7 @@ class Config:
     min_replay: int = 10_000  # Steps collected before the first update.
     warmup: Literal["policy", "uniform"] = "policy"  # What acts before the first update.
     hidden: tuple[int, ...] = (512, 512)  # Units of each hidden layer.
-    torso: Literal["auto", "mlp", "cnn"] = "auto"  # cnn: convolutions before these, for images; auto: where it is one.
+    torso: Literal["auto", "mlp", "cnn"] = "auto"  # cnn: convolutions first, for images; auto: cnn for images only.
     n_step: int = 1  # Rewards summed before bootstrapping.
     actor_average: float | None = None  # Evaluate and save a running mean of weights, with this share of the new ones.
     normalize_observations: bool = False  # Bring every feature to mean 0 and variance 1; images as they are.
