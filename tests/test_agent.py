@@ -290,7 +290,8 @@ def test_a_folder_must_be_given_with_the_first_call_of_learn(small, tmp_path):
 
 
 def test_public_names_are_the_documented_ones():
-    assert set(implicitq.__all__) == {"Agent", "Evaluation", "InputError", "__version__", "load", "make", "resume"}
+    known = {"Agent", "Evaluation", "InputError", "__version__", "callbacks", "load", "make", "resume"}
+    assert set(implicitq.__all__) == known
     assert all(getattr(implicitq, name) is not None for name in implicitq.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         implicitq.nothing  # noqa: B018  # pyright: ignore

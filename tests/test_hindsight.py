@@ -9,7 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import implicitq
 from implicitq import algorithms, configs, hindsight
+from implicitq.events import Measured
 from implicitq.hindsight import compare, soft_returns
 from implicitq.learner import Learner
 from implicitq.replay import Episode, Replay
@@ -100,20 +102,25 @@ def test_an_episode_that_fills_the_ring_is_waited_for_in_vain_and_the_next_one_i
     assert told(replay.episodes(following)[0]) == [([15, 16], True)]
 
 
-def test_a_value_that_is_too_high_by_one_number_is_found_to_be(monkeypatch):
+@pytest.mark.parametrize("stride", [1, 3])
+def test_a_value_that_is_too_high_by_one_number_is_found_to_be(stride, monkeypatch):
     monkeypatch.setattr(hindsight, "_ROWS", 4)  # several calls, the last one filled up
+    monkeypatch.setattr(hindsight, "_STRIDE", stride)
     episodes, _ = filled("...t......t.t").episodes(np.zeros(1, np.int64))
     true = {float(s): g for e in episodes for s, g in zip(e.observations[:, 0], after(e), strict=True)}
 
-    def judge(observations, actions):
-        assert len(observations) == len(actions) == 4
-        nothing = np.zeros(4)
-        return np.array([true[float(s)] + 5 for s in observations[:, 0]]), nothing, nothing
+    def value(observations):
+        assert len(observations) == 4
+        return np.array([true[float(s)] + 5 for s in observations[:, 0]])
 
-    found = compare(episodes, judge, GAMMA, 1)
+    found = compare(episodes, value, nothing_besides, GAMMA, 1)
     assert found["overestimation"] == pytest.approx(5)
-    visited = [g for e in episodes for g in after(e)[:-1]]
+    visited = [g for e in episodes for g in after(e)[:-1][::stride]]
     assert found["return_spread"] == pytest.approx(np.std(visited))
+
+
+def nothing_besides(observations, actions):
+    return np.zeros(len(observations)), np.zeros(len(observations))
 
 
 def after(episode: Episode) -> list[float]:
@@ -123,13 +130,13 @@ def after(episode: Episode) -> list[float]:
 
 def test_where_a_time_limit_cut_the_value_of_the_last_observation_counts():
     (episode,), _ = filled("c").episodes(np.zeros(1, np.int64))
-    judge = lambda s, a: (np.where(s[:, 0] == 1, 10.0, 4.0), np.full(len(s), 0.5), np.zeros(len(s)))  # noqa: E731
-    found = compare([episode], judge, GAMMA, 1)
+    half = lambda s, a: (np.full(len(s), 0.5), np.zeros(len(s)))  # noqa: E731
+    found = compare([episode], lambda s: np.where(s[:, 0] == 1, 10.0, 4.0), half, GAMMA, 1)
     assert found["overestimation"] == pytest.approx(4.0 - (0.0 + 0.5 + GAMMA * 10.0))
 
 
 def test_without_episodes_there_is_nothing_to_tell():
-    assert all(np.isnan(value) for value in compare([], lambda s, a: (s, s, s), GAMMA, 1).values())
+    assert all(np.isnan(value) for value in compare([], after, nothing_besides, GAMMA, 1).values())
 
 
 BOX, CHOICE = Spec(3, 2, None), Spec(3, 1, (4,))
@@ -173,3 +180,13 @@ def test_the_divergence_of_two_policies_is_that_of_their_probabilities():
     exact = np.mean(np.sum(np.exp(before) * (before - log_policy()), axis=1))
     assert exact > 1e-3
     assert learner.newest.divergence_from(snapshot, observation, 0) == pytest.approx(exact, rel=0.1)
+
+
+@pytest.mark.parametrize("algorithm", ["iq", "mdqn"])
+def test_where_actions_are_forbidden_all_that_is_measured_is_finite(algorithm, small):
+    rows = []
+    values = {name: value for name, value in small.items() if name != "bins"}
+    with implicitq.make(algorithm, "toys:MaskedToy-v0", **values) as agent:
+        agent.learn(callback=lambda event: rows.append(event.values) if isinstance(event, Measured) else None)
+    for name in ("kl", "overestimation", "return_spread", "td_error", "gradient_norm", "entropy_per_dimension"):
+        assert np.isfinite(rows[-1][name]), name

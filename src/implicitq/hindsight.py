@@ -23,10 +23,10 @@ _UNTRAINED = 10.0  # networks that have learnt nothing give values below this
 _NATS = 3.0  # of entropy or its opposite, per action dimension
 
 _ROWS = 256  # per call, so that one size is compiled
+_STRIDE = 8  # of the states whose values are asked: SAC averages over many actions in each of them
 
-Judge = Callable[..., tuple[Any, Any, Any]]
-"""Observations [B, O], stored actions [B, D] and, where there are such, action masks [B, D, N] -> values and both kinds
-of regularisation, three of [B]."""
+Ask = Callable[..., Any]
+"""An actor's answer to observations [B, O], stored actions [B, D] or none, and action masks [B, D, N] or none."""
 
 
 def plausible_value(largest_reward: float, temperature: float, dimensions: int, discount: float) -> float:
@@ -39,19 +39,31 @@ def is_implausible(value: Any, plausible: Any) -> Any:
     return np.abs(value) > _UNTRAINED + _MARGIN * plausible
 
 
-def compare(episodes: Sequence[Episode], judge: Judge, discount: float, n_step: int) -> dict[str, float]:
-    """Mean of V(s) - return over all visited states, and the standard deviation of these returns; nan without any."""
+def compare(
+    episodes: Sequence[Episode], value: Ask, regularization: Ask, discount: float, n_step: int
+) -> dict[str, float]:
+    """Mean of V(s) - return over visited states, and the standard deviation of these returns; nan without any."""
     if not episodes:
         return dict.fromkeys(METRICS, np.nan)
-    value, first, later = _judged(episodes, judge)
-    too_high, returns, begin = [], [], 0
-    for episode in episodes:
+    observations = np.concatenate([episode.observations for episode in episodes])
+    actions = np.concatenate([episode.actions for episode in episodes])
+    given = [episode.masks for episode in episodes if episode.masks is not None]
+    masks = [np.concatenate(given)] if given else []
+    lengths = np.array([len(episode.rewards) for episode in episodes])
+    begins = np.cumsum(lengths + 1) - lengths - 1  # rows of first observations
+    chosen = [np.arange(begin, begin + length, _STRIDE) for begin, length in zip(begins, lengths, strict=True)]
+    asked = np.concatenate([*chosen, begins + lengths])  # and all last observations
+    (values,) = _in_chunks(lambda *rows: (value(*rows),), [column[asked] for column in (observations, *masks)])
+    first, later = _in_chunks(regularization, [observations, actions, *masks])
+    ends = values[-len(episodes) :]
+    returns = []
+    for episode, begin, rows, end in zip(episodes, begins, chosen, ends, strict=True):
         steps = slice(begin, begin + len(episode.rewards))
-        end = 0.0 if episode.terminated else value[steps.stop]
-        returns.append(soft_returns(episode.rewards, first[steps], later[steps], end, discount, n_step))
-        too_high.append(value[steps] - returns[-1])
-        begin = steps.stop + 1
-    found = float(np.mean(np.concatenate(too_high))), float(np.std(np.concatenate(returns)))
+        last = 0.0 if episode.terminated else end
+        whole = soft_returns(episode.rewards, first[steps], later[steps], last, discount, n_step)
+        returns.append(whole[rows - begin])
+    followed = np.concatenate(returns)
+    found = float(np.mean(values[: len(followed)] - followed)), float(np.std(followed))
     return dict(zip(METRICS, found, strict=True))
 
 
@@ -71,16 +83,10 @@ def soft_returns(rewards: Array, first: Array, later: Array, end: float, discoun
     return total
 
 
-def _judged(episodes: Sequence[Episode], judge: Judge) -> tuple[Array, Array, Array]:
-    """Values and regularisation of all rows, one episode after the other."""
-    inputs = [np.concatenate([episode.observations for episode in episodes])]
-    inputs.append(np.concatenate([episode.actions for episode in episodes]))
-    masks = [episode.masks for episode in episodes if episode.masks is not None]
-    if masks:
-        inputs.append(np.concatenate(masks))
-    count, chunks = len(inputs[0]), []
+def _in_chunks(ask: Ask, columns: Sequence[Array]) -> list[Array]:
+    """The answers to all rows of the columns."""
+    count, chunks = len(columns[0]), []
     for begin in range(0, count, _ROWS):
         rows = np.arange(begin, begin + _ROWS) % count  # the last call is filled up with any rows
-        chunks.append([np.asarray(part, np.float64) for part in judge(*(column[rows] for column in inputs))])
-    value, first, later = (np.concatenate(part)[:count] for part in zip(*chunks, strict=True))
-    return value, first, later
+        chunks.append([np.asarray(part, np.float64) for part in ask(*(column[rows] for column in columns))])
+    return [np.concatenate(part)[:count] for part in zip(*chunks, strict=True)]

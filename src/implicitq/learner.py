@@ -73,9 +73,9 @@ class Actor:
     def q_value(self, observation: Array, coordinates: Array, *mask: Array) -> jax.Array:
         return self._compiled.q_value(self._leaves(), observation, coordinates, *mask)
 
-    def judge(self, observation: Array, action: Array, *mask: Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """V(s), and both kinds of `Algorithm.regularization` of stored actions [B, D]: three of [B]."""
-        return self._compiled.judge(self._leaves(), observation, action, *mask)
+    def regularization(self, observation: Array, action: Array, *mask: Array) -> tuple[jax.Array, jax.Array]:
+        """Both kinds of `Algorithm.regularization` of stored actions [B, D]: two of [B]."""
+        return self._compiled.regularization(self._leaves(), observation, action, *mask)
 
     def divergence_from(self, before: list[jax.Array], observation: Array, step: int, *mask: Array) -> jax.Array:
         """KL(pi_before, pi) over a batch of states, from one action of pi_before in each; `before` is a `snapshot`.
@@ -163,13 +163,6 @@ class _Compiled:
                 coordinates = jax.random.randint(now, shape, 0, jnp.array(spec.categories)[None])
             return algorithm.encode(networks, coordinates)
 
-        def judge(
-            leaves: list[jax.Array], observation: jax.Array, action: jax.Array, *mask: jax.Array
-        ) -> tuple[jax.Array, jax.Array, jax.Array]:
-            networks, observation = unpack(leaves, observation)
-            terms = algorithm.regularization(networks, observation, action, *mask)
-            return algorithm.value(networks, observation, *mask), *terms
-
         def divergence(
             before: list[jax.Array], after: list[jax.Array], observation: jax.Array, step: jax.Array, *mask: jax.Array
         ) -> jax.Array:
@@ -182,7 +175,7 @@ class _Compiled:
         self.uniform = _jit(uniform)
         self.deterministic = _jit(lambda leaves, s, *mask: algorithm.deterministic(*unpack(leaves, s), *mask))
         self.value = _jit(lambda leaves, s, *mask: algorithm.value(*unpack(leaves, s), *mask))
-        self.judge = _jit(judge)
+        self.regularization = _jit(lambda leaves, s, a, *mask: algorithm.regularization(*unpack(leaves, s), a, *mask))
         self.divergence = _jit(divergence)
         self.log_prob = _jit(lambda leaves, s, a, *mask: algorithm.log_prob(*unpack(leaves, s), a, *mask))
         self.q_value = _jit(lambda leaves, s, a, *mask: algorithm.q_value(*unpack(leaves, s), a, *mask))

@@ -222,7 +222,8 @@ class Trainer:
         episodes, self._compared = self.replay.episodes(self._compared)
         if self.step < self.config.min_replay:
             episodes = []  # nothing was learnt yet
-        return hindsight.compare(episodes, self.learner.newest.judge, self.config.discount, self.config.n_step)
+        actor = self.learner.newest
+        return hindsight.compare(episodes, actor.value, actor.regularization, self.config.discount, self.config.n_step)
 
     def _check_finite(self, observations: Array, rewards: Array | None) -> None:
         """Refuse what would poison the replay; `rewards` is None after a reset."""
