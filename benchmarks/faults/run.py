@@ -1,54 +1,70 @@
 """Faults injected into the real command line, and what came of each: python benchmarks/faults/run.py kills --count 20.
 
-Each part prints a row per fault and appends it to results.csv. Everything is told by its seed: an outcome that is not
-expected makes the exit code 1 and is printed with the seed that repeats it.
+The outcomes of a part go to results.csv, in the place of those of an earlier campaign. Everything is told by its seed:
+an outcome that is not expected makes the exit code 1 and is printed with the seed that repeats it.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import os
+import shlex
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import files
+import shared
+
+os.environ.update(shared.SETTINGS)  # before JAX reads them
+
+import damage
+import disk
+import fuzz
+import hostile
 import outside
 import training
 
 PARTS = {
     "kills": training.kills,
-    "corruption": files.corruption,
-    "hostile": files.hostile,
+    "corruption": damage.corruption,
+    "hostile": hostile.hostile,
+    "fuzz": fuzz.fuzz,
     "simulators": outside.simulators,
-    "disk": outside.disk,
+    "disk": disk.disk,
     "sweeps": outside.sweeps,
     "soak": training.soak,
     "determinism": training.determinism,
 }
-_BATCH = 20  # cases between two looks at the clock
+_FORKING = ("kills", "disk", "simulators")  # what takes thousands of processes
 
 
 def main() -> int:
+    about = "; ".join(f"{name}: {part.__doc__.splitlines()[0]}" for name, part in PARTS.items())
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "part", choices=PARTS, help="; ".join(f"{n}: {p.__doc__.splitlines()[0]}" for n, p in PARTS.items())
-    )
-    parser.add_argument("--count", type=int, help="how many cases; by default 20, or as many as --minutes allow")
-    parser.add_argument("--minutes", type=float, help="go on with new seeds for this long instead")
+    parser.add_argument("part", choices=PARTS, help=about)
+    parser.add_argument("--count", type=int, help="how many faults to inject; by default 20")
+    parser.add_argument("--minutes", type=float, help="go on with new seeds for this long")
     parser.add_argument("--seed", type=int, default=0, help="of the first case; the others follow")
-    parser.add_argument("--steps", type=int, default=2_000_000, help="of the soak")
+    parser.add_argument("--keep", action="store_true", help="leave results.csv as it is")
     options = parser.parse_args()
-    if options.part == "soak":
-        return 0 if training.soak(range(options.seed, options.seed + (options.count or 1)), options.steps) else 1
-    first, good, until = options.seed, True, time.monotonic() + 60 * (options.minutes or 0)
-    while True:
-        count = options.count or _BATCH
-        good &= PARTS[options.part](range(first, first + count))
-        first += count
-        if time.monotonic() >= until:
-            return 0 if good else 1
+    until = time.monotonic() + 60 * (options.minutes or math.inf)
+    most = options.count or (20 if options.minutes is None else math.inf)
+    words = [word for word in sys.argv[1:] if word != "--keep"]
+    tally = shared.Tally(options.part, shlex.join(["python", "benchmarks/faults/run.py", *words]))
+    seed = options.seed
+    shared.forking = options.part in _FORKING
+    while tally.injected < most and time.monotonic() < until:
+        PARTS[options.part](tally, seed)
+        seed += 1
+        if not options.keep:
+            tally.write(shared.RESULTS)
+        if sys.stdout.isatty():
+            print(f"\r{tally}", end="", flush=True)
+    print(f"\r{tally}")
+    return 0 if tally.good else 1
 
 
 if __name__ == "__main__":

@@ -13,20 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from implicitq import configs
 from implicitq.configs import Config
 from implicitq.runs import manifests
 from implicitq.runs.atomic_files import array_bytes, digest_of, json_bytes, read_arrays
 from implicitq.runs.directory import PART, Directory
 from implicitq.runs.layout import CHECKPOINTS, CONFIG, LOGS, REPLAY, checkpoint_steps
 from implicitq.runs.manifests import FORMAT, checkpoint_step, is_segment, mark, stem
-from implicitq.runs.settings import NOT_LEARNT, differences
+from implicitq.runs.settings import changed_since, lasting
 from implicitq.train import Trainer
 from implicitq.types import Array, InputError
 
 _KEEP = 2  # the newest, and one to fall back to
 _SEGMENT_ROWS = 1 << 16
-_MAY_CHANGE = NOT_LEARNT | {"vectorization"}  # settings that a run can go on with as if they had never been others
 
 
 class ReplayDamaged(InputError):
@@ -63,7 +61,7 @@ class Checkpoints:
             "arrays": digest,
             "segments": segments,
             "logs": {name: mark(self._directory.read(name)) for name in LOGS},
-            "config": _lasting(trainer.config),
+            "config": lasting(trainer.config),
             "trainer": data,
         }
         sealed = {**manifest, "sha256": digest_of(manifest)}
@@ -78,7 +76,7 @@ class Checkpoints:
                 saved = self._manifest(step).get("config")
             except InputError:
                 continue  # `restore` says what is wrong with it
-            changed = differences(configs.from_json({**_left_out(config), **saved}), config, "now") if saved else ""
+            changed = changed_since(saved, config) if saved else ""
             if changed:
                 raise InputError(
                     f"{self._directory.path / CONFIG} was changed after the checkpoint at step {step} ({changed}); "
@@ -193,24 +191,21 @@ class Checkpoints:
         return hashlib.sha256(content).hexdigest()
 
 
-def _lasting(config: Config) -> dict[str, Any]:
-    """The settings that a run keeps from its first step to its last."""
-    return {name: value for name, value in configs.to_json(config).items() if name not in _MAY_CHANGE}
-
-
-def _left_out(config: Config) -> dict[str, Any]:
-    """The other settings."""
-    return {name: value for name, value in configs.to_json(config).items() if name in _MAY_CHANGE}
-
-
 def _check_arrays(trainer: Trainer, arrays: dict[str, Array]) -> None:
     """Those that are not the learner's, which checks its own."""
     number, actions = trainer.config.num_envs, trainer.envs.action_space
-    shapes = {"returns": (number,), "lengths": (number,), "envs.episodes": (number,)}
-    shapes |= {"observations": (number, trainer.spec.observation_size)}
-    for name, shape in shapes.items():
-        if name not in arrays or arrays[name].shape != shape or arrays[name].dtype.kind not in "fi":
-            raise InputError(f"the checkpoint has no {name} of the shape {list(shape)}")
+    expected = {
+        "returns": ("float64", (number,)),
+        "lengths": ("int64", (number,)),
+        "envs.episodes": ("int64", (number,)),
+        "observations": ("float32", (number, trainer.spec.observation_size)),
+    }
+    for name, (kind, shape) in expected.items():
+        found = arrays.get(name)
+        if found is None or found.shape != shape or found.dtype != kind:
+            raise InputError(f"the checkpoint has no {name} of {kind}{list(shape)}")
+    if (arrays["envs.episodes"] < 0).any():
+        raise InputError("the checkpoint has an episode with a number below 0")
     for index in range(number):
         taken = arrays.get(f"envs.actions.{index}")
         if taken is None or taken.shape[1:] != (actions.shape or ()) or taken.dtype.kind not in "fiu":
