@@ -1,7 +1,8 @@
 """Faults injected into the real command line, and what came of each: python benchmarks/faults/run.py kills --count 20.
 
-The outcomes of a part go to results.csv, in the place of those of an earlier campaign. Everything is told by its seed:
-an outcome that is not expected makes the exit code 1 and is printed with the seed that repeats it.
+The outcomes of a part go to results.csv, in the place of those of an earlier campaign; --more goes on with that one.
+Everything is told by its seed: an outcome that is not expected makes the exit code 1 and is printed with the seed that
+repeats it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import math
 import os
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -48,18 +48,20 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="how many faults to inject; by default 20")
     parser.add_argument("--minutes", type=float, help="go on with new seeds for this long")
     parser.add_argument("--seed", type=int, default=0, help="of the first case; the others follow")
+    parser.add_argument("--more", action="store_true", help="go on after the last seed in results.csv, and add to it")
     parser.add_argument("--keep", action="store_true", help="leave results.csv as it is")
     options = parser.parse_args()
     until = time.monotonic() + 60 * (options.minutes or math.inf)
-    most = options.count or (20 if options.minutes is None else math.inf)
-    words = [word for word in sys.argv[1:] if word != "--keep"]
-    tally = shared.Tally(options.part, shlex.join(["python", "benchmarks/faults/run.py", *words]))
-    seed = options.seed
+    tally, seed = shared.Tally(options.part), options.seed
+    if options.more:
+        tally.read(shared.RESULTS)
+        seed = max([-1, *tally.seeds]) + 1
+    most = tally.injected + (options.count or (20 if options.minutes is None else math.inf))
     shared.forking = options.part in _FORKING
     while tally.injected < most and time.monotonic() < until:
         PARTS[options.part](tally, seed)
         seed += 1
-        if not options.keep:
+        if not options.keep and tally.seeds:
             tally.write(shared.RESULTS)
         if sys.stdout.isatty():
             print(f"\r{tally}", end="", flush=True)

@@ -76,7 +76,6 @@ class Tally:
     """Outcomes of one part of the campaign; what was not expected is printed with its seed at once."""
 
     part: str
-    command: str = ""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)  # (fault, outcome)
     seeds: list[int] = field(default_factory=list)  # the first and the last
 
@@ -101,12 +100,20 @@ class Tally:
             outcomes[outcome] += count
         return f"{self.part}: {self.injected} injected, " + ", ".join(f"{n} {o}" for o, n in sorted(outcomes.items()))
 
+    @property
+    def command(self) -> str:
+        return f"python benchmarks/faults/run.py {self.part} --seed {self.seeds[0]} --count {self.injected}"
+
+    def read(self, path: Path) -> None:
+        """Go on from what is there."""
+        for row in _rows(path):
+            if row["part"] == self.part:
+                self.counts[row["fault"], row["outcome"]] += int(row["count"])
+                self.seeds = [int(seed) for seed in row["seeds"].split("-")]
+
     def write(self, path: Path) -> None:
         """Put the rows of this part in the place of those that are there, one for every fault and outcome."""
-        rows: list[dict[str, str]] = []
-        if path.exists():
-            with open(path, newline="") as file:
-                rows = [row for row in csv.DictReader(file) if row["part"] != self.part]
+        rows = [row for row in _rows(path) if row["part"] != self.part]
         seeds = "-".join(map(str, dict.fromkeys(self.seeds)))
         for (fault, outcome), count in sorted(self.counts.items()):
             cells = (self.part, fault, outcome, str(count), self.command, seeds, versions(), machine())
@@ -115,6 +122,13 @@ class Tally:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def versions() -> str:

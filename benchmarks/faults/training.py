@@ -17,7 +17,7 @@ from implicitq.configs import ALGORITHMS
 _SHAPES = (("1", "sync"), ("3", "sync"), ("3", "async"))  # environments, and how they are stepped
 _STEPS = 400  # ten checkpoints
 _MOST_KILLS = 12  # of one run
-_CHANGES = 60  # to the files of a run within about three checkpoints
+_CHANGES = 45  # to the files of a run that goes on, up to its second checkpoint
 _SOAK = 2_000_000
 
 
@@ -25,22 +25,19 @@ class _Whole(NamedTuple):
     """A run that nobody killed."""
 
     files: dict[str, bytes]
-    starting: float  # seconds
-    training: float
+    seconds: float  # of its training
 
 
 @functools.cache
 def _whole(algorithm: str, more: tuple[str, ...]) -> _Whole:
     with scratch() as room:
-        began = time.monotonic()
         process = start(*train_words(algorithm, room / "run", *more, steps=_STEPS))
-        while process.poll() is None and not (room / "run/metrics.csv").exists():
-            time.sleep(0.01)
-        begun = time.monotonic()
+        _wait_for_life(process, room / "run")
+        began = time.monotonic()
         done = end(process)
         if done.code:
             raise SystemExit(f"{algorithm} fails without any fault: {done.err}")
-        return _Whole(files_of(room / "run"), begun - began, time.monotonic() - begun)
+        return _Whole(files_of(room / "run"), time.monotonic() - began)
 
 
 def kills(tally: Tally, seed: int) -> None:
@@ -72,18 +69,22 @@ def _killed(folder: Path, words: list[str], chance: random.Random, whole: _Whole
     else:
         process = start(*go_on(folder, words))
         moment = "kill at a random moment"
-        # Now and then while it starts, mostly while it trains, as far as a guess goes.
-        begin = 0.5 * whole.starting if chance.random() < 0.2 else whole.starting
-        _wait(process, begin + chance.uniform(0, 1) * whole.training)
+        if chance.random() < 0.9:  # else while it starts
+            _wait_for_life(process, folder)
+        time.sleep(chance.uniform(0, 0.4) * whole.seconds)
         process.kill()
     return moment if end(process).code == -9 else None
 
 
-def _wait(process: subprocess.Popen[str], seconds: float) -> None:
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return
+def _wait_for_life(process: subprocess.Popen[str], folder: Path) -> None:
+    """Until a run begins to write, or ends: both a first start and a resume write the header of the clocks."""
+    before = _written(folder / "timing.csv")
+    while process.poll() is None and _written(folder / "timing.csv") == before:
+        time.sleep(0.01)
+
+
+def _written(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0
 
 
 def determinism(tally: Tally, seed: int) -> None:
@@ -101,7 +102,7 @@ def determinism(tally: Tally, seed: int) -> None:
 def soak(tally: Tally, seed: int) -> None:
     """2,000,000 steps with a small network: memory flat, the last tenth as fast as the second, files bounded."""
     with scratch() as room:
-        words = train_words("iq", room / "run", "--seed", seed, steps=_SOAK)
+        words = train_words("iq", room / "run", "--seed", seed, "--num-envs", 8, steps=_SOAK)
         for flag in ("--eval-every", "--checkpoint-every", "--log-every"):
             words += [flag, str(_SOAK // 100)]
         process = start(*words)

@@ -7,8 +7,9 @@ from collections.abc import Collection
 from rich.console import Console
 from rich.table import Table
 
-console = Console(highlight=False, soft_wrap=True, markup=False)  # brackets in paths are brackets
-error_console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+_PLAIN = {"highlight": False, "soft_wrap": True, "markup": False, "emoji": False}  # in names, [b] and :b: are just that
+console = Console(**_PLAIN)
+error_console = Console(stderr=True, **_PLAIN)
 
 
 def table(title: str, *columns: str, left: Collection[str] = ()) -> Table:

@@ -107,7 +107,7 @@ class RunFolder:
             raise InputError(f"{directory} is not a run folder: {error}") from None
         run = RunFolder(directory, config)
         with run._closed_on_failure():
-            run._files.refuse_links((*_FILES, *(f"{name}{PART}" for name in _FILES)))
+            run._files.refuse_others((*_FILES, *(f"{name}{PART}" for name in _FILES)))
             run._checkpoints.check_config(config)
         return run
 
@@ -224,7 +224,10 @@ class RunFolder:
 
     def check_exactness(self) -> None:
         """Refuse to go on where the same bits cannot be expected."""
-        then, now = layout.read_versions(self.directory) or {}, versions()
+        try:
+            then, now = layout.read_versions(self.directory) or {}, versions()
+        except InputError as error:
+            raise InputError(f"{self.directory}: {error}") from None
         changed = [f"{name} {then.get(name)} -> {now[name]}" for name in now if then.get(name) != now[name]]
         if changed:
             raise InputError(
