@@ -79,8 +79,10 @@ class Tally:
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)  # (fault, outcome)
     seeds: list[int] = field(default_factory=list)  # the first and the last
 
-    def add(self, seed: int, fault: str, outcome: str, about: str = "", ended: Ended | None = None) -> None:
-        self.counts[fault, outcome] += 1
+    def add(
+        self, seed: int, fault: str, outcome: str, about: str = "", ended: Ended | None = None, count: int = 1
+    ) -> None:
+        self.counts[fault, outcome] += count
         self.seeds = [min([seed, *self.seeds]), max([seed, *self.seeds])]
         if outcome not in EXPECTED:
             said = "" if ended is None else "\n".join((ended.out + ended.err).strip().splitlines()[-12:])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import random
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -100,26 +101,42 @@ def determinism(tally: Tally, seed: int) -> None:
 
 
 def soak(tally: Tally, seed: int) -> None:
-    """2,000,000 steps with a small network: memory flat, the last tenth as fast as the second, files bounded."""
+    """2,000,000 steps with a small network: memory flat, the last tenth as fast as the second, files bounded.
+
+    Ctrl-C or SIGTERM ends it early, with the outcome of what was reached.
+    """
     with scratch() as room:
         words = train_words("iq", room / "run", "--seed", seed, "--num-envs", 8, steps=_SOAK)
         for flag in ("--eval-every", "--checkpoint-every", "--log-every"):
             words += [flag, str(_SOAK // 100)]
         process = start(*words)
-        memory: list[float] = []
-        while process.poll() is None:
-            memory.append(_megabytes(process.pid))
-            time.sleep(1)
+        memory = _watched(process)
         done = end(process)
         with open(room / "run/timing.csv", newline="") as file:
             clock = {int(row["step"]): float(row["cpu_seconds"]) for row in csv.DictReader(file)}
-        pace = [_seconds(clock, _SOAK * tenth // 10, _SOAK * (tenth + 1) // 10) for tenth in range(10)]
+        steps = max(clock)
+        pace = [_seconds(clock, steps * tenth // 10, steps * (tenth + 1) // 10) for tenth in range(10)]
         half = memory[len(memory) // 2 : -2] or [0.0]
         size = sum(path.stat().st_size for path in (room / "run").rglob("*") if path.is_file()) / 1e6
         tenths = " ".join(f"{seconds:.0f}" for seconds in pace)
-        about = f"memory {half[0]:.0f} to {half[-1]:.0f} MB, processor seconds by tenth {tenths}, files {size:.1f} MB"
-        good = done.code == 0 and half[-1] <= 1.05 * half[0] and pace[9] <= 1.05 * pace[1] and size < 50
-        tally.add(seed, f"{_SOAK:,} steps: {about}", "harmless" if good else "GROWS OR SLOWS", about, done)
+        about = f"memory {half[0]:.0f} to {half[-1]:.0f} MB; processor seconds by tenth {tenths}; files {size:.1f} MB"
+        good = done.code in (0, 128 + signal.SIGTERM) and half[-1] <= 1.05 * half[0] and size < 50
+        good = good and pace[9] <= 1.05 * pace[1]
+        tally.add(seed, f"{steps:,} steps: {about}", "harmless" if good else "GROWS OR SLOWS", about, done)
+
+
+def _watched(process: subprocess.Popen[str]) -> list[float]:
+    """Its memory, second by second, until it ends or is to end."""
+    memory: list[float] = []
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.default_int_handler)
+    try:
+        while process.poll() is None:
+            memory.append(_megabytes(process.pid))
+            time.sleep(1)
+    except KeyboardInterrupt:
+        process.terminate()
+    return memory
 
 
 def _megabytes(process: int) -> float:

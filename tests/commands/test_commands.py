@@ -240,6 +240,11 @@ def test_paths_with_brackets_are_shown_as_they_are(small_flags, tmp_path, capsys
     assert "run folder: runs[bold]" in capsys.readouterr().out
 
 
+def test_names_with_colons_are_shown_as_they_are(tmp_path, capsys):
+    assert run("train", "--env", "a:b:c", "--out", tmp_path / "run") == 2
+    assert "got 'a:b:c'" in capsys.readouterr().err
+
+
 def test_the_module_runs_as_a_process_with_its_exit_code(tmp_path):
     for arguments, code in ((["--version"], 0), (["resume", "nowhere"], 2)):
         done = subprocess.run(
