@@ -34,8 +34,8 @@ class Forked:
         for name in _IMPORTED:
             importlib.import_module(name)
         if len(os.listdir("/proc/self/task")) > 1:
-            raise SystemExit("this process has several threads, so its copies may hang; run it on one core: taskset -c 0")
-        self._said = [tempfile.TemporaryFile(), tempfile.TemporaryFile()]
+            raise SystemExit("this process has several threads, so its copies may hang; run it on one core")
+        self._said = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:

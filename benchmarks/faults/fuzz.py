@@ -55,7 +55,7 @@ def _room() -> Path:
         "timing.csv": (whole / "timing.csv").read_bytes(),
         "a table's evaluations.csv": (room / "table/evaluations.csv").read_bytes(),
         "a table's configs.json": (room / "table/configs.json").read_bytes(),
-        "a plan": b'{"study": "a", "suite": "b", "command": "c", "settings": {}, "lines": {"iq": ["r"]}, "left_out": []}',
+        "a plan": b'{"study": "a", "suite": "b", "command": "c", "lines": {"iq": ["r"]}, "left_out": []}',
         "a suite": b'tasks = ["Pendulum-v1"]\n[settings]\nsteps = 50\n[task_settings.Pendulum-v1]\nbins = 3\n',
         "random-scores.json": b'{"Pendulum-v1": {"mean": -1.0, "std": 1.0, "episodes": 1, "versions": {}}}',
     }

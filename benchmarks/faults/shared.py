@@ -86,7 +86,8 @@ class Tally:
         self.seeds = [min([seed, *self.seeds]), max([seed, *self.seeds])]
         if outcome not in EXPECTED:
             said = "" if ended is None else "\n".join((ended.out + ended.err).strip().splitlines()[-12:])
-            print(f"UNEXPECTED {self.part}, {fault}: {outcome}: {about}; repeat it with --seed {seed} --count 1\n{said}")
+            where = f"{self.part}, {fault}: {outcome}: {about}"
+            print(f"UNEXPECTED {where}; repeat it with --seed {seed} --count 1\n{said}", flush=True)
 
     @property
     def injected(self) -> int:
@@ -172,7 +173,8 @@ def start(
             bind_by_rights()
 
     ours = {**SETTINGS, **(environment or {})}
-    ours["PYTHONPATH"] = os.pathsep.join(filter(None, [ours.get("PYTHONPATH"), str(HERE), os.environ.get("PYTHONPATH")]))
+    path = [ours.get("PYTHONPATH"), str(HERE), os.environ.get("PYTHONPATH")]
+    ours["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     if forking:
         from forks import Forked
 
