@@ -20,7 +20,7 @@ import safetensors.numpy
 from shared import Ended, Tally, files_of, lasting_scratch, run, train_words
 
 _STEPS, _LONGER = 80, 160
-_SECONDS = 20
+_SECONDS = 60
 _MEGABYTES = 1_500  # that a process may have used at most, with all cases before it; it starts with about 500
 _CANARY = "import pathlib\npathlib.Path(__file__).with_name('imported').touch()\n"
 _PRECIOUS = ("precious.txt", "000000040.json", "000000080.safetensors", "000000040-0000.safetensors")

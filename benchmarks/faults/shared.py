@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import csv
 import ctypes
+import fcntl
 import importlib.metadata
 import os
 import platform
@@ -116,15 +117,21 @@ class Tally:
 
     def write(self, path: Path) -> None:
         """Put the rows of this part in the place of those that are there, one for every fault and outcome."""
+        with open(path.with_suffix(".lock"), "w") as lock:  # several parts may run at once
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._write(path)
+
+    def _write(self, path: Path) -> None:
         rows = [row for row in _rows(path) if row["part"] != self.part]
         seeds = "-".join(map(str, dict.fromkeys(self.seeds)))
         for (fault, outcome), count in sorted(self.counts.items()):
             cells = (self.part, fault, outcome, str(count), self.command, seeds, versions(), machine())
             rows.append(dict(zip(COLUMNS, cells, strict=True)))
-        with open(path, "w", newline="") as file:
+        with open(path.with_suffix(".part"), "w", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
+        os.replace(path.with_suffix(".part"), path)
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
