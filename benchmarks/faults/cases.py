@@ -72,9 +72,7 @@ class Cases:
     def run(self, seed: int) -> dict[str, Any]:
         """What the function returned; `outcome` is DIED or HANG if it returned nothing."""
         if self._process is None:
-            self._process = start(
-                *self._words, limits=_ROOM, module="cases", environment=self._path, stdin=subprocess.PIPE
-            )
+            self._process = start(*self._words, module="cases", environment=self._path, stdin=subprocess.PIPE)
             self._done = 0
         process = self._process
         assert process.stdin is not None
@@ -99,6 +97,8 @@ class Cases:
 
 def main() -> None:
     module, function, room = sys.argv[1:]
+    for kind, most in _ROOM.items():
+        resource.setrlimit(kind, (most, most))
     case = getattr(importlib.import_module(module), function)
     for line in sys.stdin:
         print(json.dumps(case(Path(room), int(line))), file=sys.__stdout__, flush=True)

@@ -13,7 +13,9 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+
+from shared import bind_by_rights
 
 _IMPORTED = (
     "implicitq.commands.main",
@@ -30,7 +32,7 @@ _IMPORTED = (
 class Forked:
     """As much of `subprocess.Popen` as the campaign needs."""
 
-    def __init__(self, words: list[str], environment: Mapping[str, str], prepare: Callable[[], None]) -> None:
+    def __init__(self, words: list[str], environment: Mapping[str, str], ordinary: bool) -> None:
         for name in _IMPORTED:
             importlib.import_module(name)
         if len(os.listdir("/proc/self/task")) > 1:
@@ -39,7 +41,7 @@ class Forked:
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
-            self._live(words, environment, prepare)
+            self._live(words, environment, ordinary)
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -68,7 +70,7 @@ class Forked:
             texts.append(file.read().decode(errors="replace"))
         return texts[0], texts[1]
 
-    def _live(self, words: list[str], environment: Mapping[str, str], prepare: Callable[[], None]) -> None:
+    def _live(self, words: list[str], environment: Mapping[str, str], ordinary: bool) -> None:
         """As the command line would; never returns."""
         code = 1
         try:
@@ -76,7 +78,8 @@ class Forked:
             for number, file in enumerate(self._said, 1):
                 os.dup2(file.fileno(), number)
             sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
-            prepare()
+            if ordinary:
+                bind_by_rights()
             os.environ.update(environment)
             main = sys.modules["implicitq.commands.main"]
             sys.modules["__main__"] = main  # which is what workers of environments import

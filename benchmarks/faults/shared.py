@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import csv
 import ctypes
 import fcntl
 import importlib.metadata
+import multiprocessing.util
 import os
 import platform
-import resource
 import shutil
 import subprocess
 import sys
@@ -48,6 +47,7 @@ SETTINGS = {
 """What every command finds in its environment."""
 _LIBC = ctypes.CDLL(None)
 _DROP, _BEYOND_RIGHTS = 24, (1, 2, 3)  # PR_CAPBSET_DROP; CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER
+_CAPABILITY_VERSION = 0x20080522
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,10 @@ class Tally:
             said = "" if ended is None else "\n".join((ended.out + ended.err).strip().splitlines()[-12:])
             where = f"{self.part}, {fault}: {outcome}: {about}"
             print(f"UNEXPECTED {where}; repeat it with --seed {seed} --count 1\n{said}", flush=True)
+
+    def include(self, other: Tally) -> None:
+        self.counts += other.counts
+        self.seeds = [min(found), max(found)] if (found := [*self.seeds, *other.seeds]) else []
 
     @property
     def injected(self) -> int:
@@ -149,7 +153,7 @@ def versions() -> str:
 
 
 def machine() -> str:
-    """Processor and cores, and on which kind of disk the run folders lay."""
+    """Processor, cores and system."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "processor")
     return f"{model}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores, {platform.system()}"
@@ -161,7 +165,6 @@ forking = False
 
 def start(
     *words: object,
-    limits: Mapping[int, int] | None = None,
     ordinary: bool = False,
     environment: Mapping[str, str] | None = None,
     module: str = "implicitq.commands.main",
@@ -172,20 +175,13 @@ def start(
     `ordinary`: rights of files bind it, also if we are root, whom they do not bind.
     """
     _COMPILED.mkdir(exist_ok=True)
-
-    def confine() -> None:
-        for kind, most in (limits or {}).items():
-            resource.setrlimit(kind, (most, most))
-        if ordinary:
-            bind_by_rights()
-
     ours = {**SETTINGS, **(environment or {})}
     path = [ours.get("PYTHONPATH"), str(HERE), os.environ.get("PYTHONPATH")]
     ours["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     if forking:
         from forks import Forked
 
-        return cast("subprocess.Popen[str]", Forked([str(word) for word in words], ours, confine))
+        return cast("subprocess.Popen[str]", Forked([str(word) for word in words], ours, ordinary))
     options: dict = {"stdin": subprocess.DEVNULL, **more}
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, words)],
@@ -193,7 +189,7 @@ def start(
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        preexec_fn=confine if limits or ordinary else None,
+        preexec_fn=bind_by_rights if ordinary else None,
         env={**os.environ, **ours},
         **options,
     )
@@ -201,9 +197,16 @@ def start(
 
 def bind_by_rights() -> None:
     """From now on, and in all that this process starts, root has to keep to the rights of files like others."""
-    if os.geteuid() == 0:
-        for capability in _BEYOND_RIGHTS:
-            _LIBC.prctl(_DROP, capability, 0, 0, 0)
+    if os.geteuid() != 0:
+        return
+    header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    _LIBC.capget(header, sets)
+    for capability in _BEYOND_RIGHTS:
+        _LIBC.prctl(_DROP, capability, 0, 0, 0)  # of what a new program may have
+        for kind in range(3):
+            sets[kind] &= ~(1 << capability)
+    if _LIBC.capset(header, sets):
+        raise OSError("the rights beyond those of files cannot be given up")
 
 
 def end(process: subprocess.Popen[str], seconds: float = 300) -> Ended:
@@ -256,5 +259,5 @@ def scratch() -> Iterator[Path]:
 def lasting_scratch() -> Path:
     """A folder that stays until this process ends."""
     folder = Path(tempfile.mkdtemp(prefix="implicitq-faults-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    multiprocessing.util.Finalize(None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=0)
     return folder

@@ -56,7 +56,7 @@ def kills(tally: Tally, seed: int) -> None:
         done = run(*go_on(folder, words))
         over = done.code == 2 and "is finished at step" in done.err  # by itself, or killed after the last checkpoint
         apart = differing(whole.files, files_of(folder)) if done.code == 0 or over else []
-        outcome = done.outcome if not over and done.code else "DIFFERENT" if apart else "identical"
+        outcome = f"NOT RESUMED ({done.outcome})" if not over and done.code else "DIFFERENT" if apart else "identical"
         for moment in moments:
             tally.add(seed, moment, outcome, f"{algorithm} {count} {how}, {', '.join(apart)}", done)
 
