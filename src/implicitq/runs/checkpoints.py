@@ -52,9 +52,10 @@ class Checkpoints:
         """Steps with a checkpoint, oldest first."""
         return checkpoint_steps(self._directory.path)
 
-    def save(self, trainer: Trainer) -> None:
+    def save(self, trainer: Trainer, plan: Config) -> None:
+        """`plan` says at which steps there are checkpoints if nobody stops the run."""
         arrays, data = trainer.state()
-        segments = self._new_segments(trainer)
+        segments = self._new_segments(trainer, plan)
         digest = self._write_arrays(f"{CHECKPOINTS}/{stem(trainer.step)}.safetensors", arrays)
         manifest = {
             "format": FORMAT,
@@ -67,7 +68,7 @@ class Checkpoints:
         sealed = {**manifest, "sha256": digest_of(manifest)}
         self._directory.write(f"{CHECKPOINTS}/{stem(trainer.step)}.json", json_bytes(sealed))
         self._segments = segments
-        self.prune()
+        self.prune(plan)
 
     def check_config(self, config: Config) -> None:
         """Refuse a config with which the newest checkpoint cannot have been made."""
@@ -121,9 +122,14 @@ class Checkpoints:
             if checkpoint_step(name.removeprefix(f"{CHECKPOINTS}/")) == step:
                 self._directory.rename(name, ".rejected")
 
-    def prune(self) -> None:
-        """Drop checkpoints but the newest ones, segments that none of these needs, and what was left half-written."""
-        kept = self.steps()[-_KEEP:]
+    def prune(self, plan: Config) -> None:
+        """Drop checkpoints but the newest ones, segments that none of these needs, and what was left half-written.
+
+        Those of a stop between two planned ones go with the next planned one: no trace of the stop shall stay.
+        """
+        steps = self.steps()
+        planned = [step for step in steps if _is_planned(step, plan)][-_KEEP:]
+        kept = {*planned, *[step for step in steps if step > max(planned, default=-1)][-_KEEP:]}
         for path in self._directory.files(CHECKPOINTS):
             name = path.removeprefix(f"{CHECKPOINTS}/")
             step = checkpoint_step(name.removesuffix(PART))
@@ -169,11 +175,13 @@ class Checkpoints:
     def _manifest(self, step: int) -> dict[str, Any]:
         return manifests.read(self._directory.path / CHECKPOINTS / f"{stem(step)}.json", LOGS)
 
-    def _new_segments(self, trainer: Trainer) -> list[dict[str, Any]]:
+    def _new_segments(self, trainer: Trainer, plan: Config) -> list[dict[str, Any]]:
         """Write the rows that came since the last checkpoint; list all segments that the replay now consists of."""
         replay = trainer.replay
         oldest, written = replay.oldest, replay.written
         segments = [s for s in self._segments if np.any(np.array(s["until"]) > oldest)]
+        while segments and _is_planned(trainer.step, plan) and not _is_planned(_step_of(segments[-1]), plan):
+            segments.pop()  # of a stop: its rows go to the segment that they would be in without it
         first = np.maximum(segments[-1]["until"] if segments else 0, oldest)
         chunk = max(1, _SEGMENT_ROWS // len(written))
         while np.any(first < written):
@@ -189,6 +197,16 @@ class Checkpoints:
         content = array_bytes(arrays, {"format": FORMAT})
         self._directory.write(name, content)
         return hashlib.sha256(content).hexdigest()
+
+
+def _is_planned(step: int, plan: Config) -> bool:
+    """Whether a run has a checkpoint at this step if nobody stops it."""
+    return step // plan.checkpoint_every > (step - plan.num_envs) // plan.checkpoint_every or step >= plan.steps
+
+
+def _step_of(segment: dict[str, Any]) -> int:
+    """Of the checkpoint that it was written with."""
+    return int(segment["file"].split("-")[0])
 
 
 def _check_arrays(trainer: Trainer, arrays: dict[str, Array]) -> None:

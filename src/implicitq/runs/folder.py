@@ -147,7 +147,7 @@ class RunFolder:
 
     def _checkpoint(self, trainer: Trainer) -> None:
         """Everything that is needed to go on from here, and the policy as it is."""
-        self._checkpoints.save(trainer)
+        self._checkpoints.save(trainer, self.config)
         self._write_policy(trainer)
         self._note_time(trainer.step)  # from where the clocks go on if the run does
 
@@ -212,7 +212,7 @@ class RunFolder:
 
     def _finish_what_was_left(self, trainer: Trainer) -> None:
         """By a sudden death after the checkpoint."""
-        self._checkpoints.prune()
+        self._checkpoints.prune(self.config)
         known = {f"{name}{PART}" for name in _FILES}
         for name in self._files.files():
             if name in known:
