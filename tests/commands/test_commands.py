@@ -167,7 +167,7 @@ def test_the_help_of_train_shows_every_hyperparameter_with_its_default(capsys):
         (["train", "--temperature", "0"], "temperature must be a positive number or 'auto', got 0"),
         (["train", "--alpha", "1.5"], "alpha must be a number in [0, 1], got 1.5"),
         (["train", "--bins", "1"], "bins must be a whole number from 2 to 65536, got 1"),
-        (["train", "--steps", "-5"], "steps must be a whole number of at least 1, got -5"),
+        (["train", "--steps", "-5"], "steps must be a whole number from 1 to 2000000000, got -5"),
         (["train", "--min-replay", "9", "--replay-size", "5"], "replay_size must be at least min_replay (9)"),
         (["resume", "nowhere"], "nowhere is not a run folder: it has no config.json"),
         (["resume", "."], ". is not a run folder: it has no config.json"),
