@@ -18,7 +18,8 @@ STEPS = "a whole number from 1 to 2000000000"
 @pytest.mark.parametrize(
     ("name", "value", "accepted"),
     [
-        *[(name, 0, WHOLE) for name in ("steps", "replay_size", "min_replay")],
+        *[(name, 0, WHOLE) for name in ("replay_size", "min_replay")],
+        ("steps", 0, STEPS),
         *[(name, 0, WHOLE) for name in ("eval_every", "checkpoint_every", "log_every")],
         *[(name, 0, "a whole number from 1 to 10000") for name in ("n_step", "num_envs")],
         ("batch_size", 0, "a whole number from 1 to 1000000"),
