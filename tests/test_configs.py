@@ -12,17 +12,20 @@ from implicitq import configs
 from implicitq.types import InputError
 
 WHOLE = "a whole number of at least 1"
+STEPS = "a whole number from 1 to 2000000000"
 
 
 @pytest.mark.parametrize(
     ("name", "value", "accepted"),
     [
-        *[(name, 0, WHOLE) for name in ("steps", "replay_size", "min_replay")],
+        *[(name, 0, WHOLE) for name in ("replay_size", "min_replay")],
+        ("steps", 0, STEPS),
         *[(name, 0, WHOLE) for name in ("eval_every", "checkpoint_every", "log_every")],
         *[(name, 0, "a whole number from 1 to 10000") for name in ("n_step", "num_envs")],
         ("batch_size", 0, "a whole number from 1 to 1000000"),
         ("eval_episodes", 0, "a whole number from 1 to 100000"),
-        ("steps", -5, WHOLE),
+        ("steps", -5, STEPS),
+        ("steps", 10**13, STEPS),
         ("steps", 2.5, "a whole number"),
         ("steps", True, "a whole number"),
         ("seed", -1, "a whole number from 0 to 4294967295"),

@@ -1,57 +1,73 @@
-"""The short form of benchmarks/faults: kills, damaged files and equal seeds, through the command line."""
+"""The short form of benchmarks/faults: kills, damaged and hostile files and equal seeds, through the command line."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import signal
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
 
-from implicitq.commands import main
-
 FAULTS = Path(__file__).parents[1] / "benchmarks/faults"
+MODULES = ("cases", "damage", "forks", "hostile", "shared", "simulators", "training")
 pytestmark = pytest.mark.skipif(not FAULTS.is_dir(), reason="the benchmarks are not there, as in a source archive")
 
 
 @pytest.fixture
 def faults(monkeypatch, tmp_path):
-    """The modules of the benchmark, with results that go nowhere else."""
+    """The modules of the benchmark, with a cache of their own."""
     monkeypatch.syspath_prepend(str(FAULTS))
-    import files
     import shared
-    import training
 
-    monkeypatch.setattr(shared, "RESULTS", tmp_path / "results.csv")
     monkeypatch.setattr(shared, "_COMPILED", tmp_path / "compiled")
-    yield {"files": files, "training": training, "shared": shared}
-    for name in ("files", "training", "shared", "simulators", "outside"):
+    yield shared
+    for name in MODULES:
         sys.modules.pop(name, None)
 
 
-def test_a_killed_run_ends_as_one_that_never_was(faults):
-    assert faults["training"].kills(range(1))
+def test_a_killed_run_ends_as_one_that_never_was(faults, monkeypatch):
+    import training
+
+    monkeypatch.setattr(training, "_MOST_KILLS", 2)
+    monkeypatch.setattr(training, "_STEPS", 160)
+    tally = faults.Tally("kills")
+    training.kills(tally, 1)
+    assert tally.good, tally
 
 
 def test_two_processes_with_one_seed_agree_in_every_byte(faults):
-    assert faults["training"].determinism(range(1, 2))
+    import training
+
+    tally = faults.Tally("determinism")
+    training.determinism(tally, 1)
+    assert tally.good, tally
 
 
-def test_damaged_files_are_detected_or_harmless(faults, monkeypatch):
-    """In this process, which is faster than one for each command, and with an alarm against hanging."""
-    ended = faults["shared"].Ended
+@pytest.mark.parametrize("kind", ["damage", "hostile"])
+def test_files_that_are_damaged_or_hostile_are_detected_or_harmless(faults, kind, tmp_path, monkeypatch, capsys):
+    """In this process, which is faster than one of its own."""
+    import cases
+    import damage
+    import hostile
 
-    def run(*words, seconds: float = 120, **_):
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
-            warnings.simplefilter("default")
-            signal.alarm(int(seconds))
-            code = main.run([str(word) for word in words])
-            signal.alarm(0)
-        return ended(code, out.getvalue(), err.getvalue())
+    module = {"damage": damage, "hostile": hostile}[kind]
+    monkeypatch.setattr(module, "run", cases.command)
+    monkeypatch.setattr(hostile, "_MEGABYTES", 10**6)  # this process has its own past
+    module.prepare(tmp_path)
+    tally = faults.Tally(kind)
+    for seed in range(14):
+        found = module.case(tmp_path, seed)
+        tally.add(seed, found["fault"], found["outcome"], found["about"], faults.Ended(0, "", found["said"]))
+    assert tally.good, capsys.readouterr().out
 
-    monkeypatch.setattr(faults["files"], "run", run)
-    assert faults["files"].corruption(range(12))
+
+def test_outcomes_are_summed_by_fault(faults, tmp_path):
+    first, second = faults.Tally("disk"), faults.Tally("kills")
+    for seed, outcome in enumerate(("identical", "identical", "detected")):
+        first.add(seed, "full", outcome)
+    second.add(4, "kill", "identical")
+    for tally in (first, second):
+        tally.write(tmp_path / "results.csv")
+    again = faults.Tally("disk")
+    again.read(tmp_path / "results.csv")
+    assert (again.counts, again.seeds) == (first.counts, [0, 2])
+    assert len((tmp_path / "results.csv").read_text().splitlines()) == 4

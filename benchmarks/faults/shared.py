@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import csv
+import ctypes
+import fcntl
 import importlib.metadata
+import multiprocessing.util
 import os
 import platform
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results.csv"
-COLUMNS = ("fault", "injected", "outcome", "count", "command", "versions")
+COLUMNS = ("part", "fault", "outcome", "count", "command", "seeds", "versions", "machine")
 EXPECTED = ("identical", "detected", "fallen back", "harmless")
 APART = ("timing.csv", ".lock")  # clocks, and the lock: all that may differ between equal runs
 SMALL = {
@@ -36,6 +38,16 @@ SMALL = {
 ENV = "Pendulum-v1"
 DISCRETE = "CartPole-v1"
 _COMPILED = Path(tempfile.gettempdir()) / f"implicitq-faults-{os.getuid()}"  # the same tiny functions all the time
+SETTINGS = {
+    "COLUMNS": "400",
+    "JAX_COMPILATION_CACHE_DIR": str(_COMPILED),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+"""What every command finds in its environment."""
+_LIBC = ctypes.CDLL(None)
+_DROP, _BEYOND_RIGHTS = 24, (1, 2, 3)  # PR_CAPBSET_DROP; CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER
+_CAPABILITY_VERSION = 0x20080522
 
 
 @dataclass(frozen=True)
@@ -62,66 +74,139 @@ class Ended:
 
 @dataclass
 class Tally:
-    """Outcomes of one fault; what was not expected is printed with its seed at once."""
+    """Outcomes of one part of the campaign; what was not expected is printed with its seed at once."""
 
-    fault: str
-    command: str
-    started: float = field(default_factory=time.monotonic)
-    outcomes: Counter[str] = field(default_factory=Counter)
+    part: str
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)  # (fault, outcome)
+    seeds: list[int] = field(default_factory=list)  # the first and the last
 
-    def add(self, outcome: str, seed: int, about: str, ended: Ended | None = None) -> None:
-        self.outcomes[outcome] += 1
+    def add(
+        self, seed: int, fault: str, outcome: str, about: str = "", ended: Ended | None = None, count: int = 1
+    ) -> None:
+        self.counts[fault, outcome] += count
+        self.seeds = [min([seed, *self.seeds]), max([seed, *self.seeds])]
         if outcome not in EXPECTED:
             said = "" if ended is None else "\n".join((ended.out + ended.err).strip().splitlines()[-12:])
-            print(
-                f"UNEXPECTED {self.fault}: {outcome}: {about}; repeat it with --seed {seed} --count 1\n{said}",
-                flush=True,
-            )
+            where = f"{self.part}, {fault}: {outcome}: {about}"
+            print(f"UNEXPECTED {where}; repeat it with --seed {seed} --count 1\n{said}", flush=True)
 
-    def write(self) -> bool:
-        """Print a row and append to the results; gives whether all was as expected."""
-        total, counts = sum(self.outcomes.values()), dict(sorted(self.outcomes.items()))
-        told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
-        print(f"{self.fault:<28}{total:>6}  {told}  ({time.monotonic() - self.started:.0f} s)", flush=True)
-        fresh = not RESULTS.exists()
-        with open(RESULTS, "a", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            if fresh:
-                writer.writerow(COLUMNS)
-            writer.writerows([self.fault, total, outcome, n, self.command, versions()] for outcome, n in counts.items())
-        return all(outcome in EXPECTED for outcome in counts)
+    def include(self, other: Tally) -> None:
+        self.counts += other.counts
+        self.seeds = [min(found), max(found)] if (found := [*self.seeds, *other.seeds]) else []
+
+    @property
+    def injected(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def good(self) -> bool:
+        return all(outcome in EXPECTED for _, outcome in self.counts)
+
+    def __str__(self) -> str:
+        outcomes: Counter[str] = Counter()
+        for (_, outcome), count in self.counts.items():
+            outcomes[outcome] += count
+        return f"{self.part}: {self.injected} injected, " + ", ".join(f"{n} {o}" for o, n in sorted(outcomes.items()))
+
+    @property
+    def command(self) -> str:
+        return f"python benchmarks/faults/run.py {self.part} --seed {self.seeds[0]} --count {self.injected}"
+
+    def read(self, path: Path) -> None:
+        """Go on from what is there."""
+        for row in _rows(path):
+            if row["part"] == self.part:
+                self.counts[row["fault"], row["outcome"]] += int(row["count"])
+                self.seeds = [int(seed) for seed in row["seeds"].split("-")]
+
+    def write(self, path: Path) -> None:
+        """Put the rows of this part in the place of those that are there, one for every fault and outcome."""
+        with open(path.with_suffix(".lock"), "w") as lock:  # several parts may run at once
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._write(path)
+
+    def _write(self, path: Path) -> None:
+        rows = [row for row in _rows(path) if row["part"] != self.part]
+        seeds = "-".join(map(str, dict.fromkeys(self.seeds)))
+        for (fault, outcome), count in sorted(self.counts.items()):
+            cells = (self.part, fault, outcome, str(count), self.command, seeds, versions(), machine())
+            rows.append(dict(zip(COLUMNS, cells, strict=True)))
+        with open(path.with_suffix(".part"), "w", newline="") as file:
+            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        os.replace(path.with_suffix(".part"), path)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def versions() -> str:
-    packages = ("implicitq", "jax", "numpy", "gymnasium")
+    packages = ("implicitq", "jax", "numpy", "safetensors", "gymnasium")
     return " ".join(
         [f"python {platform.python_version()}", *(f"{p} {importlib.metadata.version(p)}" for p in packages)]
     )
 
 
+def machine() -> str:
+    """Processor, cores and system."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "processor")
+    return f"{model}, {len(os.sched_getaffinity(0))} of {os.cpu_count()} cores, {platform.system()}"
+
+
+forking = False
+"""Whether commands begin where Python has already imported everything; `forks.Forked` says how."""
+
+
 def start(
-    *words: object, limits: dict[int, int] | None = None, module: str = "implicitq.commands.main"
+    *words: object,
+    ordinary: bool = False,
+    environment: Mapping[str, str] | None = None,
+    module: str = "implicitq.commands.main",
+    **more: object,
 ) -> subprocess.Popen[str]:
-    """The real command line, with our simulators on its path."""
+    """The real command line, with our simulators on its path; `environment` may add to the variables it sees.
+
+    `ordinary`: rights of files bind it, also if we are root, whom they do not bind.
+    """
     _COMPILED.mkdir(exist_ok=True)
-    path = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
-    jax = {"JAX_COMPILATION_CACHE_DIR": str(_COMPILED), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    ours = {**SETTINGS, **(environment or {})}
+    path = [ours.get("PYTHONPATH"), str(HERE), os.environ.get("PYTHONPATH")]
+    ours["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    if forking:
+        from forks import Forked
 
-    def confine() -> None:
-        for kind, most in (limits or {}).items():
-            resource.setrlimit(kind, (most, most))
-
-    ours = {"PYTHONPATH": path, "COLUMNS": "400", "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1"}
+        return cast("subprocess.Popen[str]", Forked([str(word) for word in words], ours, ordinary))
+    options: dict = {"stdin": subprocess.DEVNULL, **more}
     return subprocess.Popen(
         [sys.executable, "-m", module, *map(str, words)],
-        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        preexec_fn=confine if limits else None,
-        env={**os.environ, **jax, **ours},
+        preexec_fn=bind_by_rights if ordinary else None,
+        env={**os.environ, **ours},
+        **options,
     )
+
+
+def bind_by_rights() -> None:
+    """From now on, and in all that this process starts, root has to keep to the rights of files like others."""
+    if os.geteuid() != 0:
+        return
+    header, sets = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), (ctypes.c_uint32 * 6)()
+    _LIBC.capget(header, sets)
+    for capability in _BEYOND_RIGHTS:
+        _LIBC.prctl(_DROP, capability, 0, 0, 0)  # of what a new program may have
+        for kind in range(3):
+            sets[kind] &= ~(1 << capability)
+    if _LIBC.capset(header, sets):
+        raise OSError("the rights beyond those of files cannot be given up")
 
 
 def end(process: subprocess.Popen[str], seconds: float = 300) -> Ended:
@@ -133,8 +218,8 @@ def end(process: subprocess.Popen[str], seconds: float = 300) -> Ended:
         return Ended(None, *process.communicate())
 
 
-def run(*words: object, seconds: float = 300, limits: dict[int, int] | None = None) -> Ended:
-    return end(start(*words, limits=limits), seconds)
+def run(*words: object, seconds: float = 300, **options: object) -> Ended:
+    return end(start(*words, **options), seconds)  # pyright: ignore[reportArgumentType]
 
 
 def train_words(algorithm: str, folder: Path, *more: object, env: str | None = None, steps: int = 160) -> list[str]:
@@ -158,7 +243,7 @@ def files_of(folder: Path, apart: Sequence[str] = ()) -> dict[str, bytes]:
     }
 
 
-def differing(one: dict[str, bytes], other: dict[str, bytes]) -> list[str]:
+def differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
     return sorted(name for name in one.keys() | other.keys() if one.get(name) != other.get(name))
 
 
@@ -169,3 +254,10 @@ def scratch() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def lasting_scratch() -> Path:
+    """A folder that stays until this process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="implicitq-faults-"))
+    multiprocessing.util.Finalize(None, shutil.rmtree, (folder,), {"ignore_errors": True}, exitpriority=0)
+    return folder

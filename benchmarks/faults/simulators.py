@@ -54,6 +54,19 @@ class Walk(gym.Env):
             raise ZeroDivisionError("the door gave way")
 
 
-FAULTS = ("constructor", "reset", "raises", "reward", "observation", "shape", "dies", "hangs", "endless", "close")
-for name in ("none", "ignores-seeds", *FAULTS):
-    gym.register(f"{''.join(word.title() for word in name.split('-'))}-v0", Walk, kwargs={"fault": name})
+FAULTS = (
+    *("constructor", "reset", "raises", "reward", "observation", "shape", "dies", "hangs", "endless", "close"),
+    "ignores-seeds",
+)
+
+
+def env_id(fault: str) -> str:
+    return f"simulators:{_name(fault)}"
+
+
+def _name(fault: str) -> str:
+    return f"{''.join(word.title() for word in fault.split('-'))}-v0"
+
+
+for each in ("none", *FAULTS):
+    gym.register(_name(each), Walk, kwargs={"fault": each})

@@ -169,7 +169,7 @@ def test_the_help_of_train_shows_every_hyperparameter_with_its_default(capsys):
         (["train", "--temperature", "0"], "temperature must be a positive number or 'auto', got 0"),
         (["train", "--alpha", "1.5"], "alpha must be a number in [0, 1], got 1.5"),
         (["train", "--bins", "1"], "bins must be a whole number from 2 to 65536, got 1"),
-        (["train", "--steps", "-5"], "steps must be a whole number of at least 1, got -5"),
+        (["train", "--steps", "-5"], "steps must be a whole number from 1 to 2000000000, got -5"),
         (["train", "--min-replay", "9", "--replay-size", "5"], "replay_size must be at least min_replay (9)"),
         (["resume", "nowhere"], "nowhere is not a run folder: it has no config.json"),
         (["resume", "."], ". is not a run folder: it has no config.json"),
@@ -240,6 +240,11 @@ def test_paths_with_brackets_are_shown_as_they_are(small_flags, tmp_path, capsys
     monkeypatch.chdir(tmp_path)
     assert run("train", "--env", "toys:Toy-v0", *small_flags, "--out", "runs[bold]") == 0
     assert "run folder: runs[bold]" in capsys.readouterr().out
+
+
+def test_names_with_colons_are_shown_as_they_are(tmp_path, capsys):
+    assert run("train", "--env", "a:b:c", "--out", tmp_path / "run") == 2
+    assert "got 'a:b:c'" in capsys.readouterr().err
 
 
 def test_the_module_runs_as_a_process_with_its_exit_code(tmp_path):

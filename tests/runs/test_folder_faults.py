@@ -134,6 +134,23 @@ def test_an_evaluation_that_was_edited_is_not_believed(run, tmp_path, capsys):
     assert "evaluations.csv was altered" in " ".join(capsys.readouterr()).replace("\n", " ")
 
 
+def test_settings_that_were_edited_are_not_reported_as_those_of_the_run(run, capsys):
+    edit_config(run, discount=0.91)
+    assert cli.run(["report", str(run.parent)]) == 2
+    assert "config.json was changed after the checkpoint at step 120 (discount 0.99 there, 0.91 now)" in said(capsys)
+
+
+@pytest.mark.parametrize("how", ["edited", "gone"])
+def test_metrics_that_were_damaged_are_left_out_of_a_table_and_named(run, how, tmp_path, capsys):
+    content = (run / "metrics.csv").read_bytes()
+    (run / "metrics.csv").unlink()
+    if how == "edited":
+        (run / "metrics.csv").write_bytes(content[:-2] + (b"1\n" if content[-2:] != b"1\n" else b"2\n"))
+    assert cli.run(["collect", str(run.parent), str(tmp_path / "table")]) == 0
+    assert "left out: the metrics of run: " in capsys.readouterr().out
+    assert not (tmp_path / "table/metrics.csv").exists()
+
+
 def test_evaluations_without_checkpoints_are_read_as_they_are(run):
     shutil.rmtree(run / "checkpoints")
     assert read_run(run, "run").steps.tolist() == [40, 80, 120]

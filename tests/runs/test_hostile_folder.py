@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import safetensors.numpy
 
 from implicitq import InputError
 from implicitq.commands import main as cli
 from implicitq.runs import manifests
-from implicitq.runs.atomic_files import digest_of
+from implicitq.runs.atomic_files import digest_of, read_arrays
 from implicitq.runs.layout import LOGS
 
 
@@ -82,14 +85,26 @@ def test_links_are_refused(run, canary, name, capsys):
     assert contents(canary) == before
 
 
-@pytest.mark.parametrize("name", ["metrics.csv", "replay", "policy.safetensors.part"])
+PIPES = ["metrics.csv", "replay", "policy.safetensors.part", "checkpoints/000000120.safetensors"]
+
+
+@pytest.mark.parametrize("name", [*PIPES, "replay/000000040-0000.safetensors"])
 def test_what_is_neither_a_file_nor_a_folder_is_refused(run, name, capsys):
     """Reading or writing a pipe would wait for ever."""
     if (run / name).exists():
         (run / name).rename(run.parent / "moved-away")
     os.mkfifo(run / name)
+    before = [path.read_bytes() for path in sorted(run.glob("*.csv")) if path.is_file()]
     assert cli.run(["resume", str(run), "--trust-env", "--steps", "160"]) == 2
     assert "is not a plain file; a run folder has" in capsys.readouterr().err.replace("\n", " ")
+    assert [path.read_bytes() for path in sorted(run.glob("*.csv")) if path.is_file()] == before
+
+
+def test_a_pipe_in_the_place_of_evaluations_does_not_hold_up_a_report(run, capsys):
+    (run / "evaluations.csv").unlink()
+    os.mkfifo(run / "evaluations.csv")
+    assert cli.run(["report", str(run.parent)]) == 2
+    assert "evaluations.csv cannot be read: it is not a plain file" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_a_link_that_appears_while_a_run_is_going_on_is_not_followed(small, tmp_path, canary):
@@ -133,6 +148,7 @@ def test_a_film_does_not_follow_a_link_in_the_folder(tmp_path, canary):
 
 
 SEGMENT = {"file": "000000040-0000.safetensors", "sha256": "", "first": [0], "until": [40]}
+TRAINER = {"step": 120, "episodes": 1, "finished": [], "replay": {"written": [1], "generator": {}}}
 MALFORMED: dict[str, dict[str, Any]] = {
     "arrays": {"arrays": 3},
     "no arrays": {"arrays": None},
@@ -150,6 +166,8 @@ MALFORMED: dict[str, dict[str, Any]] = {
     "a half mark": {"logs": {name: {"size": 1} for name in LOGS}},
     "trainer": {"trainer": []},
     "no step": {"trainer": {"episodes": 0}},
+    "a return": {"trainer": {**TRAINER, "finished": [[10**400, 3]]}},
+    "restarts": {"trainer": {**TRAINER, "env_restarts": "1"}},
     "config": {"config": [1]},
     "format": {"format": True},
     "text": {"format": "1"},
@@ -171,6 +189,38 @@ def test_a_trainer_that_cannot_be_restored_is_refused_in_a_sentence(run, part, v
     forge(run, lambda manifest: manifest["trainer"]["replay"].update({part: value}))
     assert cli.run(["resume", str(run), "--trust-env", "--steps", "160"]) == 2
     assert "no checkpoint of" in capsys.readouterr().err
+
+
+def rewrite(run: Path, header: dict[str, str], **arrays: Any) -> None:
+    """Other arrays in all checkpoints, with checksums that fit."""
+    for path in (run / "checkpoints").glob("*.safetensors"):
+        found, _ = read_arrays(path)
+        path.write_bytes(safetensors.numpy.save({**found, **arrays}, header))
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        forge(run, lambda manifest, step=int(path.stem), digest=digest: manifest["trainer"]["step"] != step
+              or manifest.update(arrays=digest))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "message"),
+    [
+        ("envs.episodes", np.array([-1]), "an episode with a number below 0"),
+        ("envs.episodes", np.array([np.nan]), "no envs.episodes of int64[1]"),
+        ("returns", np.array([3]), "no returns of float64[1]"),
+        ("observations", np.zeros((1, 99), np.float32), "no observations of float32"),
+    ],
+)
+def test_arrays_that_no_run_has_are_refused(run, name, array, message, capsys):
+    rewrite(run, {"implicitq": "{}"}, **{name: array})
+    assert cli.run(["resume", str(run), "--trust-env", "--steps", "160"]) == 2
+    assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize("header", [{}, {"implicitq": "[" * 100_000}])
+def test_arrays_with_a_header_that_cannot_be_parsed_are_refused(run, header, capsys):
+    rewrite(run, header)
+    assert cli.run(["resume", str(run), "--trust-env", "--steps", "160"]) == 2
+    assert "is not a file of implicitq, or is damaged" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_a_step_that_is_not_that_of_its_file_is_refused(run):

@@ -39,6 +39,8 @@ def run(arguments: list[str]) -> int:
     done = collect(options.directory, options.out, suite, options.metrics)
     for each in done.broken:
         console.print(f"left out: {each.name}: {each.reason}")
+    for each in done.without_metrics:
+        console.print(f"left out: the metrics of {each.name}: {each.reason}")
     lines = len({run.label for run in done.runs})
     changes = f"{done.new} of them new, {done.extended} longer than before"
     console.print(f"{options.out}: {len(done.runs)} runs of {lines} lines, {changes}")

@@ -7,8 +7,9 @@ from collections.abc import Collection
 from rich.console import Console
 from rich.table import Table
 
-console = Console(highlight=False, soft_wrap=True, markup=False)  # brackets in paths are brackets
-error_console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+# In paths and names, [b] and :b: are just that.
+console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+error_console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def table(title: str, *columns: str, left: Collection[str] = ()) -> Table:

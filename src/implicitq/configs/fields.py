@@ -51,15 +51,11 @@ class Config:
 
     def __post_init__(self) -> None:
         check_types(self)
-        for name in ("steps", "replay_size", "min_replay", "eval_every", "checkpoint_every", "log_every"):
+        for name in ("replay_size", "min_replay", "eval_every", "checkpoint_every", "log_every"):
             require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
-        for name, most in (
-            ("batch_size", 10**6),
-            ("eval_episodes", 10**5),
-            ("n_step", 10**4),
-            ("num_envs", 10**4),
-            ("updates_per_step", 10**3),
-        ):
+        bounds = {"steps": 2 * 10**9, "batch_size": 10**6, "eval_episodes": 10**5, "n_step": 10**4, "num_envs": 10**4}
+        bounds["updates_per_step"] = 10**3
+        for name, most in bounds.items():  # random numbers are counted by step in 32 bits
             require(self, name, 1 <= getattr(self, name) <= most, f"a whole number from 1 to {most}")
         require(self, "seed", 0 <= self.seed < 2**32, "a whole number from 0 to 4294967295")
         require(self, "discount", 0 <= self.discount < 1, "a number in [0, 1)")

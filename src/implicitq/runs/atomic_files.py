@@ -12,7 +12,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from implicitq.runs.strangers import LARGEST_JSON, parse_json, read_bytes
+from implicitq.runs.strangers import LARGEST_JSON, parse_json, read_bytes, require_plain
 from implicitq.types import Array, InputError
 
 HEADER = "implicitq"
@@ -62,6 +62,7 @@ def array_bytes(arrays: dict[str, Array], header: dict[str, Any]) -> bytes:
 def read_arrays(path: Path, digest: str | None = None) -> tuple[dict[str, Array], dict[str, Any]]:
     """The arrays and the header of a file of `array_bytes`; with a `digest`, refuses one that was altered."""
     try:
+        require_plain(path)
         if digest is not None:
             with open(path, "rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != digest:
@@ -69,9 +70,9 @@ def read_arrays(path: Path, digest: str | None = None) -> tuple[dict[str, Array]
         with safetensors.safe_open(path, framework="numpy") as file:
             header = json.loads((file.metadata() or {})[HEADER])
             return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
-    except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, safetensors.SafetensorError) as error:
         raise InputError(f"{path} is not a file of implicitq, or is damaged: {error}") from None
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from implicitq import configs
 from implicitq.configs import Config
 from implicitq.runs import manifests
 from implicitq.runs.atomic_files import array_bytes, digest_of, json_bytes, read_arrays
@@ -22,13 +21,12 @@ from implicitq.runs.branches import Branch
 from implicitq.runs.directory import PART, Directory
 from implicitq.runs.layout import CHECKPOINTS, CONFIG, LOGS, REPLAY, checkpoint_steps
 from implicitq.runs.manifests import FORMAT, checkpoint_step, is_segment, mark, stem
-from implicitq.runs.settings import NOT_LEARNT, differences
+from implicitq.runs.settings import changed_since, lasting
 from implicitq.train import Trainer, under
 from implicitq.types import Array, InputError
 
 _KEEP = 2  # the newest, and one to fall back to
 _SEGMENT_ROWS = 1 << 16
-_MAY_CHANGE = NOT_LEARNT | {"vectorization"}  # settings that a run can go on with as if they had never been others
 
 
 class ReplayDamaged(InputError):
@@ -56,22 +54,23 @@ class Checkpoints:
         """Steps with a checkpoint, oldest first."""
         return checkpoint_steps(self._directory.path)
 
-    def save(self, trainer: Trainer) -> None:
+    def save(self, trainer: Trainer, plan: Config) -> None:
+        """`plan` says at which steps there are checkpoints if nobody stops the run."""
         arrays, data = trainer.state()
-        segments = self._new_segments(trainer)
+        segments = self._new_segments(trainer, plan)
         digest = self._write_arrays(f"{CHECKPOINTS}/{stem(trainer.step)}.safetensors", arrays)
         manifest = {
             "format": FORMAT,
             "arrays": digest,
             "segments": segments,
             "logs": {name: mark(self._directory.read(name)) for name in LOGS},
-            "config": _lasting(trainer.config),
+            "config": lasting(trainer.config),
             "trainer": data,
         }
         sealed = {**manifest, "sha256": digest_of(manifest)}
         self._directory.write(f"{CHECKPOINTS}/{stem(trainer.step)}.json", json_bytes(sealed))
         self._segments = segments
-        self.prune()
+        self.prune(plan)
 
     def check_config(self, config: Config, branches: Sequence[Branch] = ()) -> None:
         """Refuse a config with which the newest checkpoint cannot have been made, but for what branches changed."""
@@ -83,7 +82,7 @@ class Checkpoints:
             for branch in branches:
                 if saved and branch.step >= step:
                     saved |= {name: after for name, (_, after) in branch.changes.items()}
-            changed = differences(configs.from_json({**_left_out(config), **saved}), config, "now") if saved else ""
+            changed = changed_since(saved, config) if saved else ""
             if changed:
                 raise InputError(
                     f"{self._directory.path / CONFIG} was changed after the checkpoint at step {step} ({changed}); "
@@ -128,9 +127,14 @@ class Checkpoints:
             if checkpoint_step(name.removeprefix(f"{CHECKPOINTS}/")) == step:
                 self._directory.rename(name, ".rejected")
 
-    def prune(self) -> None:
-        """Drop checkpoints but the newest ones, segments that none of these needs, and what was left half-written."""
-        kept = self.steps()[-_KEEP:]
+    def prune(self, plan: Config) -> None:
+        """Drop checkpoints but the newest ones, segments that none of these needs, and what was left half-written.
+
+        Those of a stop between two planned ones go with the next planned one: no trace of the stop shall stay.
+        """
+        steps = self.steps()
+        planned = [step for step in steps if _is_planned(step, plan)][-_KEEP:]
+        kept = {*planned, *[step for step in steps if step > max(planned, default=-1)][-_KEEP:]}
         for path in self._directory.files(CHECKPOINTS):
             name = path.removeprefix(f"{CHECKPOINTS}/")
             step = checkpoint_step(name.removesuffix(PART))
@@ -178,11 +182,13 @@ class Checkpoints:
     def _manifest(self, step: int) -> dict[str, Any]:
         return manifests.read(self._directory.path / CHECKPOINTS / f"{stem(step)}.json", LOGS)
 
-    def _new_segments(self, trainer: Trainer) -> list[dict[str, Any]]:
+    def _new_segments(self, trainer: Trainer, plan: Config) -> list[dict[str, Any]]:
         """Write the rows that came since the last checkpoint; list all segments that the replay now consists of."""
         replay = trainer.replay
         oldest, written = replay.oldest, replay.written
         segments = [s for s in self._segments if np.any(np.array(s["until"]) > oldest)]
+        while segments and _is_planned(trainer.step, plan) and not _is_planned(_step_of(segments[-1]), plan):
+            segments.pop()  # of a stop: its rows go to the segment that they would be in without it
         first = np.maximum(segments[-1]["until"] if segments else 0, oldest)
         chunk = max(1, _SEGMENT_ROWS // len(written))
         while np.any(first < written):
@@ -200,26 +206,33 @@ class Checkpoints:
         return hashlib.sha256(content).hexdigest()
 
 
-def _lasting(config: Config) -> dict[str, Any]:
-    """The settings that a run keeps from its first step to its last."""
-    return {name: value for name, value in configs.to_json(config).items() if name not in _MAY_CHANGE}
+def _is_planned(step: int, plan: Config) -> bool:
+    """Whether a run has a checkpoint at this step if nobody stops it."""
+    return step // plan.checkpoint_every > (step - plan.num_envs) // plan.checkpoint_every or step >= plan.steps
 
 
-def _left_out(config: Config) -> dict[str, Any]:
-    """The other settings."""
-    return {name: value for name, value in configs.to_json(config).items() if name in _MAY_CHANGE}
+def _step_of(segment: dict[str, Any]) -> int:
+    """Of the checkpoint that it was written with."""
+    return int(segment["file"].split("-")[0])
 
 
 def _check_arrays(trainer: Trainer, arrays: dict[str, Array]) -> None:
     """Those that are not the learner's, which checks its own."""
     number, actions = trainer.config.num_envs, trainer.envs.action_space
-    shapes: dict[str, tuple[int, ...]] = {"returns": (number,), "lengths": (number,), "envs.episodes": (number,)}
-    shapes |= {"observations": (number, trainer.spec.observation_size)}
+    expected = {
+        "returns": ("float64", (number,)),
+        "lengths": ("int64", (number,)),
+        "envs.episodes": ("int64", (number,)),
+        "observations": (trainer.spec.observation_dtype, (number, trainer.spec.observation_size)),
+    }
     if "masks" in arrays:
-        shapes["masks"] = (number, *(trainer.spec.mask_shape or ()))
-    for name, shape in shapes.items():
-        if name not in arrays or arrays[name].shape != shape or arrays[name].dtype.kind not in "fiu":
-            raise InputError(f"the checkpoint has no {name} of the shape {list(shape)}")
+        expected["masks"] = ("uint8", (number, *(trainer.spec.mask_shape or ())))
+    for name, (kind, shape) in expected.items():
+        found = arrays.get(name)
+        if found is None or found.shape != shape or found.dtype != kind:
+            raise InputError(f"the checkpoint has no {name} of {kind}{list(shape)}")
+    if (arrays["envs.episodes"] < 0).any():
+        raise InputError("the checkpoint has an episode with a number below 0")
     for index in range(number):
         taken = arrays.get(f"envs.actions.{index}")
         if taken is None or taken.shape[1:] != (actions.shape or ()) or taken.dtype.kind not in "fiu":

@@ -112,15 +112,14 @@ class Directory:
         names = [f"{folder}{name}" for name in os.listdir(place)]
         return sorted(name for name in names if stat.S_ISREG(self._kind(name) or 0))
 
-    def refuse_links(self, names: tuple[str, ...]) -> None:
-        """InputError if one of these is there and not a regular file, or if there is a link in a subfolder."""
+    def refuse_others(self, names: tuple[str, ...]) -> None:
+        """InputError if one of these, or something in a subfolder, is there and not a regular file."""
         for name in names:
             self._require_regular(name)
         for subfolder in self._subfolders:
             if self._kind(subfolder) is not None:
                 for name in os.listdir(self._handles.get(subfolder, self.path / subfolder)):
-                    if stat.S_ISLNK(self._kind(f"{subfolder}/{name}") or 0):
-                        raise InputError(f"{self.path / subfolder / name} is a symbolic link; a run folder has none")
+                    self._require_regular(f"{subfolder}/{name}")
 
     def close(self) -> None:
         if self._lock is not None:

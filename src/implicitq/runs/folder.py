@@ -119,7 +119,7 @@ class RunFolder:
             raise InputError(f"{directory} is not a run folder: {error}") from None
         run = RunFolder(directory, config)
         with run._closed_on_failure():
-            run._files.refuse_links((*_FILES, *(f"{name}{PART}" for name in _FILES)))
+            run._files.refuse_others((*_FILES, *(f"{name}{PART}" for name in _FILES)))
             run._checkpoints.check_config(config, branches.taken(branches.read(directory), config))
         return run
 
@@ -194,7 +194,7 @@ class RunFolder:
 
     def _checkpoint(self, trainer: Trainer) -> None:
         """Everything that is needed to go on from here, and the policy as it is."""
-        self._checkpoints.save(trainer)
+        self._checkpoints.save(trainer, self.config)
         self._write_policy(trainer)
         self._note_time(trainer.step)  # from where the clocks go on if the run does
 
@@ -265,7 +265,7 @@ class RunFolder:
 
     def _finish_what_was_left(self, trainer: Trainer) -> None:
         """By a sudden death after the checkpoint."""
-        self._checkpoints.prune()
+        self._checkpoints.prune(self.config)
         known = {f"{name}{PART}" for name in _FILES}
         for name in self._files.files():
             if name in known:
@@ -278,7 +278,10 @@ class RunFolder:
 
     def check_exactness(self) -> None:
         """Refuse to go on where the same bits cannot be expected."""
-        then, now = layout.read_versions(self.directory) or {}, versions()
+        try:
+            then, now = layout.read_versions(self.directory) or {}, versions()
+        except InputError as error:
+            raise InputError(f"{self.directory}: {error}") from None
         used = [name for name in now if name not in unused_packages(self.config.env)]
         changed = [f"{name} {then.get(name)} -> {now[name]}" for name in used if then.get(name) != now[name]]
         if changed:

@@ -112,28 +112,54 @@ def checkpoint_steps(folder: Path) -> list[int]:
 def read_run(folder: Path, name: str) -> FoundRun:
     """A run of implicitq, or one that another library left in the same files."""
     data = read_json_file(folder, CONFIG)
-    _check_evaluations(folder)
+    check_log(folder, EVALUATIONS)
     steps, means, cut = read_curve(folder)
     if not len(steps):
         raise InputError(f"{EVALUATIONS} holds no evaluation yet")
     config = settings.from_file(data, CONFIG, spacing(steps))
+    _check_config(folder, config)
     return FoundRun(folder, name, config, read_versions(folder), steps, means, read_seconds(folder, steps), cut)
 
 
-def _check_evaluations(folder: Path) -> None:
-    """Refuse evaluations that are not those of the newest checkpoint that can be read; without one, all are believed.
+def check_log(folder: Path, name: str) -> None:
+    """Refuse a log that is not that of the newest checkpoint that can be read; without one, it is believed.
 
     The checkpoint is read first: what it knows of is in the file by then, even if the run goes on meanwhile.
     """
+    newest = _newest_checkpoint(folder)
+    if newest is None:
+        return
+    step, then = newest[0], newest[1]["logs"][name]
+    try:
+        content = read_bytes(folder / name)
+    except FileNotFoundError:
+        raise InputError(f"it has no {name}") from None
+    except OSError as error:
+        raise InputError(f"{name} cannot be read: {error}") from None
+    if manifests.mark(content[: then["size"]]) != then:
+        raise InputError(f"{name} was altered: it is not as it was at the checkpoint of step {step}")
+
+
+def _check_config(folder: Path, config: RunConfig) -> None:
+    """Refuse settings with which the newest checkpoint cannot have been made."""
+    newest = _newest_checkpoint(folder)
+    if newest is None or not isinstance(config, Config) or not newest[1].get("config"):
+        return
+    if (folder / BRANCHES).is_file():
+        return  # it went on with other settings, which readers are told of
+    changed = settings.changed_since(newest[1]["config"], config)
+    if changed:
+        raise InputError(f"{CONFIG} was changed after the checkpoint at step {newest[0]} ({changed})")
+
+
+def _newest_checkpoint(folder: Path) -> tuple[int, dict[str, Any]] | None:
+    """Step and manifest of the newest one that can be read."""
     for step in reversed(checkpoint_steps(folder)):
         try:
-            then = manifests.read(folder / CHECKPOINTS / f"{manifests.stem(step)}.json", LOGS)["logs"][EVALUATIONS]
-            content = (folder / EVALUATIONS).read_bytes()
-        except (InputError, OSError):
+            return step, manifests.read(folder / CHECKPOINTS / f"{manifests.stem(step)}.json", LOGS)
+        except InputError:
             continue
-        if manifests.mark(content[: then["size"]]) != then:
-            raise InputError(f"{EVALUATIONS} was altered: it is not as it was at the checkpoint of step {step}")
-        return
+    return None
 
 
 def spacing(steps: Array) -> int:

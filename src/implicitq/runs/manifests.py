@@ -100,7 +100,8 @@ def _is_trainer(data: Any) -> bool:
         and _are_counts([data["step"], data["episodes"]])
         and isinstance(data["finished"], list)
         and all(isinstance(pair, list) and len(pair) == 2 for pair in data["finished"])
-        and all(isinstance(total, int | float) and _is_count(length) for total, length in data["finished"])
+        and all(_is_float(total) and _is_count(length) for total, length in data["finished"])
+        and _is_count(data.get("env_restarts", 0))
         and isinstance(data["replay"], dict)
         and _are_counts(data["replay"].get("written"))
         and isinstance(data["replay"].get("generator"), dict)
@@ -121,6 +122,10 @@ def _is_best(best: Any) -> bool:
 
 def _are_counts(values: Any) -> bool:
     return isinstance(values, list) and all(map(_is_count, values))
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < _LARGEST)
 
 
 def _is_count(value: Any) -> bool:

@@ -16,6 +16,8 @@ from implicitq.types import InputError
 _FAILURES = {"on_env_error", "env_timeout"}  # what is done about them
 NOT_LEARNT = frozenset({"steps", "preset", "checkpoint_every", "log_every", *_FAILURES})
 """None of these changes what is learnt."""
+MAY_CHANGE = NOT_LEARNT | {"vectorization"}
+"""A run can go on with others of these as if it had never had any else."""
 SCALE = frozenset(
     {"steps", "eval_every", "eval_episodes", "checkpoint_every", "log_every", "vectorization", *_FAILURES}
 )
@@ -69,6 +71,17 @@ def identity(config: RunConfig, apart: Collection[str] = ()) -> str:
     left_out = {"layout", *NOT_LEARNT, *apart}
     values = {name: value for name, value in to_file(config).items() if name not in left_out}
     return json.dumps(values, sort_keys=True)
+
+
+def lasting(config: Config) -> dict[str, Any]:
+    """The settings that a run keeps from its first step to its last, as plain data."""
+    return {name: value for name, value in configs.to_json(config).items() if name not in MAY_CHANGE}
+
+
+def changed_since(saved: Mapping[str, Any], config: Config) -> str:
+    """In which settings a config is not the one that `saved`, its `lasting` at a checkpoint, was of; as words."""
+    others = {name: value for name, value in configs.to_json(config).items() if name in MAY_CHANGE}
+    return differences(configs.from_json({**others, **saved}), config, "now")
 
 
 def differences(there: RunConfig, here: RunConfig, word: str = "planned") -> str:

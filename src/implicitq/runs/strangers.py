@@ -23,10 +23,18 @@ LARGEST_STEP = 10**15
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 
 
+def require_plain(path: Path) -> None:
+    """Refuse what is no plain file: a link, or a pipe, on which reading would wait for ever."""
+    kind = os.lstat(path).st_mode
+    if stat.S_ISLNK(kind):
+        raise OSError("it is a link, which is not followed")
+    if not stat.S_ISREG(kind):
+        raise OSError("it is not a plain file")
+
+
 def read_bytes(path: Path, most: int = LARGEST_TABLE) -> bytes:
     """The whole content of a plain file that is no link; never waits, as a pipe would have it, nor fills the memory."""
-    if path.is_symlink():
-        raise OSError("it is a link, which is not followed")
+    require_plain(path)
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     with open(handle, "rb") as file:
         if not stat.S_ISREG(os.fstat(handle).st_mode):

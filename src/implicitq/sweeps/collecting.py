@@ -14,7 +14,7 @@ import numpy as np
 
 from implicitq.runs.atomic_files import write_json
 from implicitq.runs.finding import Broken, Found, find_runs
-from implicitq.runs.layout import EVALUATIONS, METRICS, VERSIONS, FoundRun, run_name
+from implicitq.runs.layout import EVALUATIONS, METRICS, VERSIONS, FoundRun, check_log, run_name
 from implicitq.runs.settings import SCALE, differences, identity
 from implicitq.runs.strangers import check_name, read_bytes, refuse_links
 from implicitq.runs.study_table import CONFIGS, Key, is_table, key_of, read_metrics, read_table, write_table
@@ -34,6 +34,7 @@ class Collected:
     new: int  # that were not there before
     extended: int  # that were there, but not as far
     broken: tuple[Broken, ...]  # left out
+    without_metrics: tuple[Broken, ...] = ()  # runs whose metrics.csv is damaged, and left out
 
 
 def collect(source: Path, out: Path, suite: Suite | None = None, metrics: bool = True) -> Collected:
@@ -56,13 +57,14 @@ def collect(source: Path, out: Path, suite: Suite | None = None, metrics: bool =
     plans = sweep.read_plans(source)
     labelled = [dataclasses.replace(run, label=run.label or _label(run, plans, suite)) for run in fresh]
     runs = merge(before, labelled)
-    write_table(out, runs, _metrics(out, before, labelled, runs) if metrics else {})
+    rows, damaged = _metrics(out, before, labelled, runs) if metrics else ({}, [])
+    write_table(out, runs, rows)
     _keep_random_scores(source, out, found)
     _keep_plans(plans, out, labelled, runs)
     lengths = {identity(run.config): int(run.steps[-1]) for run in before}
     now = {identity(run.config): int(run.steps[-1]) for run in runs}
     extended = sum(now[mark] > length for mark, length in lengths.items())
-    return Collected(tuple(runs), len(runs) - len(before), extended, found.broken)
+    return Collected(tuple(runs), len(runs) - len(before), extended, found.broken, tuple(damaged))
 
 
 def merge(known: Sequence[FoundRun], more: Sequence[FoundRun]) -> list[FoundRun]:
@@ -104,6 +106,7 @@ def metrics_of_run(run: FoundRun) -> list[dict[str, str]]:
 
     An evaluation between two rows has the one before it.
     """
+    check_log(run.folder, METRICS)
     try:
         text = read_bytes(run.folder / METRICS).decode()
         rows = [row for row in csv.DictReader(io.StringIO(text, newline="")) if None not in (*row, *row.values())]
@@ -112,8 +115,10 @@ def metrics_of_run(run: FoundRun) -> list[dict[str, str]]:
         last = np.searchsorted([int(row["step"]) for row in rows], run.steps, side="right") - 1
         kept = [rows[number] for number in dict.fromkeys(last.tolist()) if number >= 0]
         return [{k: str(int(v)) if k in _COUNTS else f"{float(v):.6g}" for k, v in row.items()} for row in kept]
-    except (OSError, ValueError, KeyError, OverflowError, csv.Error):
+    except FileNotFoundError:
         return []
+    except (OSError, ValueError, KeyError, OverflowError, csv.Error) as error:
+        raise InputError(f"{METRICS} cannot be read: {error}") from None
 
 
 def _line(run: FoundRun) -> str:
@@ -140,21 +145,26 @@ def _label(run: FoundRun, plans: Sequence[dict[str, Any]], suite: Suite | None) 
 
 def _metrics(
     out: Path, before: Sequence[FoundRun], fresh: Sequence[FoundRun], runs: Sequence[FoundRun]
-) -> dict[Key, list[dict[str, str]]]:
-    """Metrics of every run that has some, those of the longest version first of all."""
+) -> tuple[dict[Key, list[dict[str, str]]], list[Broken]]:
+    """Metrics of every run that has some, those of the longest version first of all; and whose are damaged."""
     tables = {folder: read_metrics(folder) for folder in {out, *(run.folder for run in fresh if is_table(run.folder))}}
     by_mark: dict[str, list[FoundRun]] = {}
     for run in (*before, *fresh):
         by_mark.setdefault(identity(run.config), []).append(run)
     found: dict[Key, list[dict[str, str]]] = {}
+    damaged = []
     for run in runs:
         versions = sorted(by_mark[identity(run.config)], key=lambda each: -int(each.steps[-1]))
         for each in versions:
-            rows = tables[each.folder].get(key_of(each), []) if each.folder in tables else metrics_of_run(each)
+            try:
+                rows = tables[each.folder].get(key_of(each), []) if each.folder in tables else metrics_of_run(each)
+            except InputError as error:
+                damaged.append(Broken(each.name, str(error)))
+                continue
             if rows:
                 found[key_of(run)] = rows
                 break
-    return found
+    return found, damaged
 
 
 def _keep_random_scores(source: Path, out: Path, found: Found) -> None:
