@@ -212,7 +212,7 @@ def test_names_say_whether_the_id_alone_brings_the_environment_back():
 
 def test_spaces_that_do_not_fit_are_refused_when_environments_are_made():
     class Camera(toys.Toy):
-        observation_space = gym.spaces.Box(0, 255, (4, 4, 3), np.uint8)
+        observation_space = gym.spaces.Box(0, 1, (4, 4, 3))
 
     with pytest.raises(InputError, match="look like images"):
         make_envs(Camera)
