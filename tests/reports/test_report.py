@@ -112,8 +112,8 @@ def test_missing_unfinished_and_broken_runs_are_named_and_counted(finished_sweep
 
 def test_mixed_versions_are_refused_until_one_is_chosen(finished_sweep, small_plan):
     other = finished_sweep / small_plan.runs[0].folder
-    (other / "versions.json").write_text(json.dumps({**VERSIONS, "mujoco": "3.0.0"}))
-    with pytest.raises(InputError, match=r"mixes runs of several versions.* with mujoco 3\.0\.0"):
+    (other / "versions.json").write_text(json.dumps({**VERSIONS, "jax": "0.1.0"}))
+    with pytest.raises(InputError, match=r"mixes runs of several versions.* with jax 0\.1\.0"):
         write_report(finished_sweep)
     which = next(n for n in (1, 2) if len(gather(finished_sweep, n).runs) == 17)
     done = write_report(finished_sweep, version_set=which)
@@ -121,6 +121,12 @@ def test_mixed_versions_are_refused_until_one_is_chosen(finished_sweep, small_pl
     assert "only set" in done.page.read_text()
     with pytest.raises(InputError, match="version_set must be from 1 to 2"):
         write_report(finished_sweep, version_set=3)
+
+
+def test_a_package_that_the_task_does_not_use_is_not_another_version(finished_sweep, small_plan):
+    run = next(run for run in small_plan.runs if run.env == "Pendulum-v1")
+    (finished_sweep / run.folder / "versions.json").write_text(json.dumps({**VERSIONS, "mujoco": "3.0.0"}))
+    assert len(gather(finished_sweep).runs) == len(small_plan.runs)
 
 
 def test_another_processor_is_not_another_version(finished_sweep, small_plan):

@@ -238,7 +238,7 @@ def _random(
         apart = [
             f"{name} {entry['versions'].get(name)}, the runs with {version}"
             for name, version in (versions or {}).items()
-            if name in random_scores.PACKAGES and entry["versions"].get(name) != version
+            if name in set(random_scores.PACKAGES) - unused_packages(task) and entry["versions"].get(name) != version
         ]
         if apart:
             problems.append(f"The random policy on {task} was measured with {'; '.join(apart)}: measure it again.")
