@@ -66,7 +66,8 @@ def test_metrics_have_one_header_and_a_row_per_interval(finished):
     assert list(rows[0]) == [
         "step",
         *("episodes", "updates", "episode_return", "episode_length"),
-        *("entropy_per_dimension", "loss", "q", "value"),
+        *("entropy_per_dimension", "gradient_norm", "loss", "q", "td_error", "value"),
+        *("kl", "overestimation", "return_spread", "plausible_value"),
     ]
     assert [int(row["updates"]) for row in rows] == [1, 21, 41, 61, 81, 101]
     assert all(np.isfinite(float(row["loss"])) for row in rows)
