@@ -51,7 +51,7 @@ STEPS = "a whole number from 1 to 2000000000"
         ("alpha", 1.5, "a number in [0, 1]"),
         ("bins", 1, "a whole number from 2 to 65536"),
         ("bins", 65_537, "a whole number from 2 to 65536"),
-        ("policy", "flow", "'multicategorical' or 'gaussian'"),
+        ("policy", "spline", "'multicategorical' or 'gaussian' or 'autoregressive' or 'flow'"),
         ("softmax", "hard", "'plain' or 'scaled'"),
         ("munchausen_clip", 0, "a positive number or None"),
         ("munchausen_clip", -1.0, "a positive number or None"),

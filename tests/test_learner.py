@@ -55,7 +55,7 @@ def test_an_update_that_promotes_ranks_is_refused(anything_goes, monkeypatch):
 
 
 def test_an_answer_that_promotes_ranks_is_refused(anything_goes, monkeypatch):
-    agent = agent_of(monkeypatch, "value").learn(8)
+    agent = agent_of(monkeypatch, "value")
     with pytest.raises(ValueError, match="rank_promotion"):
         agent.value(np.zeros((4, 3)))
     agent.close()
