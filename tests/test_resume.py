@@ -321,7 +321,10 @@ def test_a_run_can_go_on_beyond_its_planned_end(references, small, tmp_path, fil
     agent.learn()
     agent.close()
     assert read_config(tmp_path / "run").steps == 120
-    assert_equal(files_of(tmp_path / "run"), files_of(references({})))
+    found, expected = files_of(tmp_path / "run"), files_of(references({}))
+    for files in (found, expected):
+        files.pop("best.safetensors", None)  # its header holds the plan of the time when it was written
+    assert_equal(found, expected)
 
 
 @pytest.mark.parametrize("stops", [(7,), (53, 55), (81, 101, 119)])
