@@ -206,3 +206,12 @@ def test_every_hyperparameter_has_a_help_text(entry):
     shown = [field.name for field in dataclasses.fields(entry.config) if field.name != "algorithm"]
     missing = [name for name in shown if not re.search(rf"^    {name}: .+  # [A-Za-z|].*\.$", text, re.MULTILINE)]
     assert missing == []
+
+
+def test_gaussian_policies_of_earlier_versions_are_refused_where_they_would_act():
+    data = configs.to_json(configs.resolve("iq-gaussian", "Pendulum-v1"))
+    configs.refuse_outdated(data)
+    del data["members"]
+    assert configs.from_json(data).algorithm == "iq-gaussian"  # its results can be read
+    with pytest.raises(InputError, match="a gaussian of an earlier version, which was not truncated; train it anew"):
+        configs.refuse_outdated(data)

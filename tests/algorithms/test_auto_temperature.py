@@ -212,7 +212,7 @@ def test_a_learnt_temperature_is_logged_saved_and_resumed(tmp_path):
     implicitq.make("miq", "Pendulum-v1", **settings).learn(60, out=tmp_path / "parts").close()
     parts = implicitq.resume(tmp_path / "parts").learn()
     metrics = (tmp_path / "whole" / "metrics.csv").read_text()
-    assert metrics.splitlines()[0].split(",")[-2] == "temperature"
+    assert "temperature" in metrics.splitlines()[0].split(",")
     assert (tmp_path / "parts" / "metrics.csv").read_text() == metrics
     for name in ("policy.safetensors", "evaluations.csv"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -145,10 +145,7 @@ def test_an_outdated_version_is_refused_with_a_sentence():
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    def missing(name: str):
-        raise ImportError(name)
-
-    monkeypatch.setattr(envs.importlib, "import_module", missing)
+    monkeypatch.setattr(envs.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="AdroitHandDoor-v1 needs the package gymnasium_robotics; install it with"):
         make_envs("AdroitHandDoor-v1")
 

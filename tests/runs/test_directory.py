@@ -67,8 +67,8 @@ def test_a_file_that_is_not_there_is_not_made_by_appending(opened):
     assert opened.files() == [".lock"]
 
 
-def test_one_process_writes_at_a_time(opened):
-    with pytest.raises(InputError, match="another process is training in"):
+def test_one_run_writes_at_a_time(opened):
+    with pytest.raises(InputError, match=r"this process already has .* open; close the agent"):
         Directory(opened.path, ".lock", ())
 
 

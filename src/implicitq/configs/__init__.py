@@ -12,7 +12,7 @@ from implicitq.configs.fields import (
     Weights,
     weights,
 )
-from implicitq.configs.files import LAYOUT, from_file, from_json, to_file, to_json
+from implicitq.configs.files import LAYOUT, from_file, from_json, refuse_outdated, to_file, to_json
 from implicitq.configs.presets import (
     ALGORITHMS,
     PRESETS,
@@ -46,6 +46,7 @@ __all__ = [
     "from_json",
     "make_room",
     "preset_values",
+    "refuse_outdated",
     "resolve",
     "to_file",
     "to_json",

@@ -35,6 +35,12 @@ def from_json(data: Any) -> Config:
     return resolve(algorithm, env, **{**_defaults(algorithm), **_older(values)})
 
 
+def refuse_outdated(data: Mapping[str, Any]) -> None:
+    """Refuse to act or train with what a config of an earlier version meant; such runs can still be reported."""
+    if data.get("policy") == "gaussian" and "members" not in data:
+        raise InputError("the policy is a gaussian of an earlier version, which was not truncated; train it anew")
+
+
 def to_file(config: Config) -> dict[str, Any]:
     """What config.json of a run folder holds."""
     return {"layout": LAYOUT, **to_json(config)}
@@ -72,8 +78,6 @@ def _older(values: dict[str, Any]) -> dict[str, Any]:
             raise InputError(
                 f"the config has target_entropy {total}, in total; set entropy_target to its share per action dimension"
             )
-    if values.get("policy") == "gaussian" and "members" not in values:
-        raise InputError("the policy is a gaussian of an earlier version, which was not truncated; train it anew")
     if values.get("temperature") == "auto" and (values.get("kl") is not None or values.get("entropy") is not None):
         values["alpha"] = None  # it was ignored beside them
     return values

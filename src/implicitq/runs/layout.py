@@ -168,7 +168,11 @@ def spacing(steps: Array) -> int:
 
 
 def read_config(folder: Path) -> Config:
-    return configs.from_file(read_json_file(folder, CONFIG), CONFIG)
+    """Of a run that is to go on."""
+    data = read_json_file(folder, CONFIG)
+    config = configs.from_file(data, CONFIG)
+    configs.refuse_outdated(data)
+    return config
 
 
 def read_versions(folder: Path) -> dict[str, Any] | None:

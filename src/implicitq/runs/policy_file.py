@@ -83,6 +83,7 @@ def read(path: Path) -> PolicyFile:
 def _read(file: Any) -> PolicyFile:
     header = _checked_header(json.loads((file.metadata() or {})[HEADER]))
     config = configs.from_json(header["config"])
+    configs.refuse_outdated(header["config"])
     observation_space, action_space = (space_data.rebuild(header[f"{of}_space"]) for of in ("observation", "action"))
     spec = spaces.for_torso(spaces.spec_of(observation_space, action_space), config.torso)
     found = {name: _stored(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
