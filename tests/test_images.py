@@ -81,16 +81,11 @@ def test_training_goes_through_the_torso_and_not_through_what_stands_beside():
 # ------------------------------------------------------------------------------------------------- learning
 
 
-AUTO = {"temperature": 0.01, "n_step": 1, "n_step_target": "plain", "actor_average": None}
-
-
 @pytest.mark.parametrize(
     ("algorithm", "kind", "channels_first", "size", "more"),
     [
-        ("miq", "Discrete", True, 16, {}),
         ("miq", "Discrete", False, 10, {"members": 2}),
-        ("dqn", "Discrete", False, 16, {}),
-        ("miq-auto", "Discrete", False, 10, AUTO),
+        ("dqn", "Discrete", True, 16, {}),
         ("sac", "Box", True, 10, {"temperature": 0.01, "hidden": (64, 64)}),
     ],
 )

@@ -96,13 +96,11 @@ DIALS_STEPS, TURNED = 3_000, 9.0
 
 
 def parking_cases() -> list[tuple[str, str]]:
-    """Every algorithm on every kind of action that it is for."""
-    return [
-        (name, kind)
-        for name in ALGORITHMS
-        for kind in ("Box", "Discrete")
-        if kind in resolve(name, "none").accepted_actions
-    ]
+    """Every algorithm, in turn on Box and Discrete actions where it is for both."""
+    kinds = {
+        name: [k for k in ("Box", "Discrete") if k in resolve(name, "none").accepted_actions] for name in ALGORITHMS
+    }
+    return [(name, each[number % len(each)]) for number, (name, each) in enumerate(kinds.items())]
 
 
 def parking_settings(algorithm: str) -> dict[str, Any]:

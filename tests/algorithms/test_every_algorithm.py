@@ -25,8 +25,10 @@ def kinds(algorithm: str) -> tuple[str, ...]:
     return tuple(kind for kind in ("Box", "Discrete") if kind in accepted)
 
 
-CASES = [(name, kind) for name in ALGORITHMS for kind in kinds(name)]
 ONE_CASE_EACH = [(name, kinds(name)[0]) for name in ALGORITHMS]
+OTHER_KINDS = [(name, kinds(name)[-1]) for name in ALGORITHMS]  # Discrete, where an algorithm is for both
+PROBED = [*OTHER_KINDS[1::2], *ONE_CASE_EACH[::2]]
+"""Every algorithm once, in turn on Box and on Discrete actions."""
 
 
 def trained_on_probe(algorithm: str, probe: partial, callback=(), **more) -> implicitq.Agent:
@@ -52,7 +54,7 @@ def check_values(agent: implicitq.Agent, expected: dict[State, float]) -> None:
     assert not wrong, f"(found, expected) by state: {wrong}"
 
 
-@pytest.mark.parametrize(("algorithm", "kind"), CASES)
+@pytest.mark.parametrize(("algorithm", "kind"), PROBED)
 def test_the_known_answers_of_the_probe_are_found(algorithm, kind):
     heard = []
     agent = trained_on_probe(algorithm, partial(Probe, kind), heard.append)
@@ -62,13 +64,13 @@ def test_the_known_answers_of_the_probe_are_found(algorithm, kind):
     biased = {State.HEADS: RESIDUAL_HEADS, State.TAILS: -RESIDUAL_HEADS} if algorithm in RESIDUAL else {}
     check_values(agent, VALUES | biased)
     action, _ = agent.predict(one_hot(State.CHOICE), deterministic=True)
-    # A quadratic ln pi is fitted to rewards that are flat beyond the bounds, where the normal's samples are clipped.
+    # A quadratic ln pi is fitted to rewards that are no quadratic function of the action.
     tolerance = 0.35 if "gaussian" in algorithm else 0.2
     assert np.ravel(action)[0] == pytest.approx(BEST[kind], abs=tolerance)
     agent.close()
 
 
-@pytest.mark.parametrize("algorithm", ["pcl", "trust-pcl", "iq", "miq"])
+@pytest.mark.parametrize("algorithm", ["trust-pcl", "miq"])
 def test_path_consistency_finds_them_over_several_steps(algorithm):
     certain = tuple(state for state in State if state not in (State.FORK, State.HEADS, State.TAILS, State.SECOND))
     agent = trained_on_probe(algorithm, partial(Probe, "Discrete", certain), n_step=3, n_step_target="path")

@@ -259,7 +259,7 @@ def test_a_killed_worker_ends_the_command_with_its_sentence_and_keeps_the_checkp
 @pytest.mark.parametrize("call", ["step", "reset"])
 def test_a_fresh_environment_goes_on_with_the_next_seed(how, vectorization, call, tmp_path):
     source = functools.partial(toys.Fails, how, call, 2, tmp_path / "failed")
-    timeout = 20.0 if how == "hang" else None
+    timeout = 10.0 if how == "hang" else None
     made = environments(source, vectorization, on_error="restart", timeout=timeout)
     first = made.start()
     made.step(NOTHING)
