@@ -66,3 +66,18 @@ def test_what_the_process_has_set_is_left_as_it_was(anything_goes):
     agent.value(np.zeros((4, 3)))
     np.testing.assert_array_equal(jnp.zeros(3) + jnp.ones((2, 3)), np.ones((2, 3)))
     agent.close()
+
+
+def test_checkpoints_with_moments_of_running_statistics_still_load():
+    """Earlier versions had Adam's moments, all zero, for what no gradient reaches too."""
+    with implicitq.make("miq-auto", toys.Toy, **SETTINGS) as agent:
+        learner = agent._trainer.learner
+        saved = learner.arrays()
+        names = [name for name in saved if name.endswith("norms.0.scale") and ".mu." in name]
+        assert names
+        assert not [name for name in saved if name.endswith("norms.0.mean") and "optimizer" in name]
+        old = {name.replace("scale", part): np.zeros(3, np.float32) for name in names for part in ("mean", "variance")}
+        learner.load_arrays(saved | old)
+        assert learner.arrays().keys() == saved.keys()
+        with pytest.raises(implicitq.InputError, match="which is not known here"):
+            learner.load_arrays(saved | {"algorithm.optimizer.0.norms.mean": np.zeros(3, np.float32)})
