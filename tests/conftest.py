@@ -29,6 +29,9 @@ if _is_first:
     os.environ[_COMPILED] = tempfile.mkdtemp(prefix="implicitq-tests-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+# Most of the time would go into making fast code of functions that run for milliseconds. With flags of your own
+# (`.ci/run` runs some tests a second time so) everything is compiled as users have it.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 jax.config.update("jax_compilation_cache_dir", os.environ[_COMPILED])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
