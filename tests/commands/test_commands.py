@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import gymnasium as gym
@@ -122,6 +123,15 @@ def test_the_usage_page_names_every_command_and_algorithm_and_where_to_start(cap
         assert all(f"  {name:<14}{entry.summary}" in lines for name, entry in ALGORITHMS.items())
     assert run("--version") == 0
     assert capsys.readouterr().out.strip() == f"implicitq {__version__}"
+
+
+def test_warnings_of_gymnasium_lose_their_colour(capsys, monkeypatch):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    assert run("--version") == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        gym.logger.warn("%s is out of date", "Task-v2")
+    assert capsys.readouterr().err == "warning: Task-v2 is out of date\n"
 
 
 def test_every_command_is_a_module_and_every_module_a_command():

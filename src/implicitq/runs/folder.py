@@ -366,4 +366,4 @@ def _line(values: Iterable[Any]) -> bytes:
 
 
 def _list(reasons: list[InputError]) -> str:
-    return "; ".join(map(str, reasons))
+    return "; ".join(dict.fromkeys(map(str, reasons)))  # checkpoints share segments, and so their damage
