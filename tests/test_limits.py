@@ -141,7 +141,7 @@ def test_the_agent_reaches_the_optimum_regularised_at_one_minus_alpha_times_the_
         min_replay=500,
         eval_every=10**6,
     )
-    agent.learn(6_000)
+    agent.learn(4_000)
     states = np.arange(mdp.states)
     policy = np.stack(
         [np.exp(agent.log_prob(states, np.full(mdp.states, action))) for action in range(mdp.actions)], axis=1

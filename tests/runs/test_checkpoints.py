@@ -203,7 +203,9 @@ def damage_segment(run: Path, name: str = OLDEST) -> None:
 def test_without_salvage_the_run_is_refused_with_the_way_out(run, files_of):
     damage_segment(run)
     before = files_of(run)
-    with pytest.raises(InputError, match=r"no checkpoint of .* can be used: [^;]*checksum is wrong; to go on .*--salvage"):
+    with pytest.raises(
+        InputError, match=r"no checkpoint of .* can be used: [^;]*checksum is wrong; to go on .*--salvage"
+    ):
         implicitq.resume(run, trust_env=True)
     assert files_of(run) == before
 
