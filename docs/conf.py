@@ -38,6 +38,7 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_class_signature = "mixed"
 autodoc_preserve_defaults = True
+autodoc_type_aliases = {"AnyListener": "AnyListener", "EnvironmentSource": "EnvironmentSource"}
 add_module_names = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
@@ -59,13 +60,22 @@ def _inside(text: str) -> str:
     return text.replace("](../docs/", "](").replace("](docs/", "](")  # of included files
 
 
+def _formula(tex: str, block: bool) -> str:
+    """TeX as MathML. Bars over letters are borders: as accents they hit the letter where there is no mathematical font."""
+    bar = r'\s*<mo stretchy="false">ˉ</mo>\s*'
+    text = tex2mathml(tex, as_block=block)
+    text = re.sub(rf'<mover accent="true">\s*(.*?){bar}</mover>', r'<mrow class="bar">\1</mrow>', text)
+    under = rf"<munderover>\s*(<mi>.*?</mi>)\s*(<mi>.*?</mi>){bar}</munderover>"
+    return re.sub(under, r'<msub><mrow class="bar">\1</mrow>\2</msub>', text)
+
+
 def _visit_math(self: Any, node: nodes.math) -> None:
-    self.body.append(tex2mathml(node.astext(), as_block=False))
+    self.body.append(_formula(node.astext(), block=False))
     raise nodes.SkipNode
 
 
 def _visit_display(self: Any, node: nodes.math_block) -> None:
-    self.body.append(f'<div class="math">{tex2mathml(node.astext(), as_block=True)}</div>')
+    self.body.append(f'<div class="math">{_formula(node.astext(), block=True)}</div>')
     raise nodes.SkipNode
 
 
@@ -80,7 +90,8 @@ class Fields(SphinxDirective):
         comments = _comments(inspect.getsource(described))
         fields = [field for field in dataclasses.fields(described) if field.name in comments]
         with_default = any(field.default is not dataclasses.MISSING for field in fields)
-        rows = ["| name | default | meaning |", "|---|---|---|"] if with_default else ["| name | meaning |", "|---|---|"]
+        titles = ["name", "default", "meaning"] if with_default else ["name", "meaning"]
+        rows = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
         for field in fields:
             default = f"{_shown(field.default)} | " if with_default else ""
             rows.append(f"| `{field.name}` | {default}{comments[field.name]} |")

@@ -92,13 +92,12 @@ def ingredients() -> Figure:
 def target_update() -> Figure:
     """Returns and values of IQ with a fast and a slow target, with and without normalised observations."""
     figure = Figure(figsize=(8, 3.1), layout="constrained")
-    for axes, (column, file) in zip(
-        figure.subplots(1, 2), (("mean_return", "evaluations.csv"), ("value", "metrics.csv")), strict=True
-    ):
+    panels = (("return", "mean_return", "evaluations.csv"), ("value V, mean over batches", "value", "metrics.csv"))
+    for axes, (title, column, file) in zip(figure.subplots(1, 2), panels, strict=True):
         steps, curves = read("target-update", column, file)
         for (line, label), colour in zip(LAMBDAS.items(), COLOURS, strict=True):
             axes.plot(steps / 1000, curves[line, "HalfCheetah-v5"][0], color=colour, label=label)
-        axes.set(title={"mean_return": "return", "value": "value V, mean over batches"}[column], xlabel="thousand steps")
+        axes.set(title=title, xlabel="thousand steps")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure
 

@@ -150,8 +150,9 @@ def from_gymnasium(environment: Any, *, discount: float = 0.99, **settings: Any)
 def as_gymnasium(mdp: FiniteMDP, *, start: int | Any = 0, horizon: int = 200) -> Any:
     """The MDP as a `gymnasium.Env` with Discrete observations and actions.
 
-    Episodes are truncated after `horizon` steps. `start` is a state, or a distribution [S] over states. The environment never terminates, because a finite
-    MDP does not: an absorbing state is a state like the others. Randomness comes from `reset(seed=...)`.
+    Episodes are truncated after `horizon` steps. `start` is a state, or a distribution [S] over states. The environment
+    never terminates, because a finite MDP does not: an absorbing state is a state like the others. Randomness comes
+    from `reset(seed=...)`.
     """
     from implicitq.theory.environment import MDPEnvironment
 
