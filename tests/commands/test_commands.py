@@ -66,9 +66,9 @@ def test_training_shows_the_preset_the_result_and_what_to_do_next(small_flags, t
     assert json.loads((folder / "config.json").read_text())["algorithm"] == "iq"
 
 
-def test_miq_is_the_default_and_the_algorithm_can_stand_anywhere():
-    assert split_algorithm([]) == ("miq", [])
-    assert split_algorithm(["--env", "CartPole-v1"]) == ("miq", ["--env", "CartPole-v1"])
+def test_iq_auto_is_the_default_and_the_algorithm_can_stand_anywhere():
+    assert split_algorithm([]) == ("iq-auto", [])
+    assert split_algorithm(["--env", "CartPole-v1"]) == ("iq-auto", ["--env", "CartPole-v1"])
     assert split_algorithm(["iq", "--steps", "5"]) == ("iq", ["--steps", "5"])
     assert split_algorithm(["--hidden", "64", "64", "iq"]) == ("iq", ["--hidden", "64", "64"])
 
@@ -84,10 +84,10 @@ def test_a_fresh_folder_is_taken_each_time(tmp_path, monkeypatch):
 
 def test_evaluate_prints_a_table_or_json(finished, capsys):
     assert run("evaluate", finished, "--trust-env", "--episodes", 3) == 0
-    assert "miq on toys:Toy-v0 after 120 steps" in capsys.readouterr().out
+    assert "iq-auto on toys:Toy-v0 after 120 steps" in capsys.readouterr().out
     assert run("evaluate", finished, "--trust-env", "--episodes", 3, "--json") == 0
     data = json.loads(capsys.readouterr().out)
-    assert (data["env"], data["algorithm"], data["step"]) == ("toys:Toy-v0", "miq", 120)
+    assert (data["env"], data["algorithm"], data["step"]) == ("toys:Toy-v0", "iq-auto", 120)
     assert len(data["returns"]) == len(data["lengths"]) == 3
     assert data["mean"] == pytest.approx(sum(data["returns"]) / 3)
     assert run("evaluate", finished / "policy.safetensors", "--trust-env", "--episodes", 3, "--json") == 0
