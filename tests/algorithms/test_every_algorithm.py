@@ -34,14 +34,16 @@ PROBED = [*OTHER_KINDS[1::2], *ONE_CASE_EACH[::2]]
 def trained_on_probe(algorithm: str, probe: partial, callback=(), **more) -> implicitq.Agent:
     """After enough steps with the untrained policy to have seen every action: it is not exploration that is probed."""
     settings = {**SMALL, "discount": DISCOUNT, "min_replay": 1_000, "eval_every": 3_500, **more}
+    steps = 2_500
     if algorithm in ("sac", "iq-auto"):
         settings["temperature"] = 0.01  # a learnt one would add its own entropy to the values
+        steps = 3_500
     if algorithm == "iq-auto":
         settings["n_step"] = 1  # several steps would hold the actions of the warm-up
         settings |= {"batch_size": 256, "learning_rate": 1e-3}  # the statistics of smaller batches are too noisy for it
         settings["softmax"] = "scaled"  # so low a temperature needs plain logits of hundreds, a long way for its steps
         settings["actor_average"] = 0.01  # after 2,500 updates the preset's mean still has the start in it
-    return implicitq.make(algorithm, probe, **settings).learn(3_500, callback=callback)
+    return implicitq.make(algorithm, probe, **settings).learn(steps, callback=callback)
 
 
 def check_values(agent: implicitq.Agent, expected: dict[State, float]) -> None:

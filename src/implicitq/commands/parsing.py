@@ -37,7 +37,7 @@ SuiteName = Annotated[str, tyro.conf.arg(help=f"{_SUITES}; or the path of a .tom
 
 
 def default(text: str, metavar: str) -> Any:
-    """Of a flag that is None unless given: what happens then, in words."""
+    """Help of a flag that is None unless it is given: `text` says what happens then."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {text})")
 
 
