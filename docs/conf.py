@@ -61,7 +61,7 @@ def _inside(text: str) -> str:
 
 
 def _formula(tex: str, block: bool) -> str:
-    """TeX as MathML. Bars over letters are borders: as accents they hit the letter where there is no mathematical font."""
+    """TeX as MathML. Bars over letters are borders: as accents they hit the letter where no mathematical font is."""
     bar = r'\s*<mo stretchy="false">ˉ</mo>\s*'
     text = tex2mathml(tex, as_block=block)
     text = re.sub(rf'<mover accent="true">\s*(.*?){bar}</mover>', r'<mrow class="bar">\1</mrow>', text)

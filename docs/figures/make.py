@@ -1,4 +1,4 @@
-"""The pictures of docs/index.md and docs/hyperparameters.md, from the tables under benchmarks/.
+"""The pictures of docs/index.md, adaptive.md and hyperparameters.md, from the tables under benchmarks/.
 
 python docs/figures/make.py [FOLDER]
 """
@@ -51,21 +51,34 @@ def read(study: str, column: str, file: str = "evaluations.csv") -> tuple[np.nda
     return np.array(list(steps)), {key: np.array(list(seeds.values())) for key, seeds in rows.items()}
 
 
-def landing() -> Figure:
-    """Learning curves of the five Gym tasks: means over seeds, with a band of one standard error."""
-    steps, curves = read("gym-100k", "mean_return")
-    figure = Figure(figsize=(11, 2.7), layout="constrained")
-    tasks = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
+def curves_of(
+    study: str, tasks: tuple[str, ...], lines: tuple[str, ...], size: tuple[float, float], time: bool
+) -> Figure:
+    """A panel for each task: means over seeds, with a band of one standard error, against steps or processor time."""
+    steps, curves = read(study, "mean_return")
+    _, seconds = read(study, "cpu_seconds")
+    figure = Figure(figsize=size, layout="constrained")
     for axes, task in zip(figure.subplots(1, len(tasks)), tasks, strict=True):
-        for line, colour in zip((ADAPTIVE, "sac", "miq"), COLOURS, strict=False):
+        for line, colour in zip(lines, COLOURS, strict=False):
             values = curves[line, task]
-            mean, error = values.mean(axis=0), values.std(axis=0, ddof=1) / np.sqrt(len(values))
-            axes.plot(steps / 1000, mean, color=colour, label=line)
-            axes.fill_between(steps / 1000, mean - error, mean + error, color=colour, alpha=0.18, linewidth=0)
-        axes.set(title=task, xlabel="thousand steps")
+            where = seconds[line, task].mean(axis=0) / 60 if time else steps / 1000
+            mean = values.mean(axis=0)
+            error = values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
+            axes.plot(where, mean, color=colour, label=line)
+            axes.fill_between(where, mean - error, mean + error, color=colour, alpha=0.18, linewidth=0)
+        axes.set(title=task, xlabel="minutes of processor time" if time else "thousand steps")
     figure.axes[0].set_ylabel("return")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=3)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(lines))
     return figure
+
+
+def landing(time: bool = False) -> Figure:
+    tasks = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
+    return curves_of("gym-100k", tasks, (ADAPTIVE, "sac", "miq"), (11, 2.7), time)
+
+
+def longer() -> Figure:
+    return curves_of("gym-300k", ("HalfCheetah-v5", "Hopper-v5"), (ADAPTIVE, "sac"), (8, 3.1), time=False)
 
 
 def ingredients() -> Figure:
@@ -103,7 +116,14 @@ def target_update() -> Figure:
 
 
 def main(folder: Path = HERE) -> None:
-    for name, draw in (("landing", landing), ("ingredients", ingredients), ("target-update", target_update)):
+    pictures = {
+        "landing": landing,
+        "processor-time": lambda: landing(time=True),
+        "longer": longer,
+        "ingredients": ingredients,
+        "target-update": target_update,
+    }
+    for name, draw in pictures.items():
         with rc_context(STYLE):
             draw().savefig(folder / f"{name}.png", dpi=130, metadata={"Software": None})
 
