@@ -110,9 +110,15 @@ def _comments(source: str) -> dict[str, str]:
     return {name: comment.replace("|", "\\|") for name, comment in found}
 
 
+def _plain_aliases(app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: Any) -> Any:
+    """Names of type aliases as they are, where autodoc wraps them."""
+    return None if signature is None else (re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", signature), returns)
+
+
 def setup(app: Any) -> None:
     app.add_html_math_renderer("mathml", (_visit_math, None), (_visit_display, None))
     app.add_directive("fields", Fields)
+    app.connect("autodoc-process-signature", _plain_aliases)
     app.connect("source-read", lambda app, docname, source: source.__setitem__(0, _inside(source[0])))
     app.connect("include-read", lambda app, path, docname, source: source.__setitem__(0, _inside(source[0])))
 
