@@ -32,7 +32,11 @@ _PREDICTIONS = 2**31  # sampled predictions draw from numbers that training does
 
 
 class Agent:
-    """A policy with its value, ready to act, and to learn if it came from `make` or `resume`."""
+    """A policy with its value, ready to act, and to learn if it came from `make` or `resume`.
+
+    `config` has all settings, `observation_space` and `action_space` are those of the environment. It can be used in a
+    `with` statement, which closes the environments and the run folder at its end.
+    """
 
     def __init__(
         self,
@@ -92,11 +96,14 @@ class Agent:
     ) -> Agent:
         """Train for `steps` more environment steps; by default, up to `config.steps`.
 
-        With `out`, the first call makes a run folder there, which `implicitq.resume` can go on from. `track` names
-        trackers (`implicitq.trackers.TRACKERS`), whose files lie in the run folder; without it, a run that had some
-        before keeps them, and an empty list ends that. A `callback`, or
-        every one of a list, is a function that receives every event and stops the run by returning False; see
-        `implicitq.callbacks` for some. `listeners` are the same, as objects with `on_event`.
+        `progress` shows a progress bar. With `out`, the first call makes a run folder there, which `implicitq.resume`
+        can go on from.
+
+        `track` names trackers, "tensorboard" or "wandb", whose files lie in the run folder. Without it, a run that had
+        some before keeps them; an empty list ends that.
+
+        A `callback`, or every one of a list, is a function that receives every event and stops the run by returning
+        False; see `implicitq.callbacks` for some. `listeners` are the same, as objects with `on_event`.
         """
         trainer = self._trainer
         if trainer is None:
@@ -162,7 +169,9 @@ class Agent:
     ) -> tuple[Array, Any]:
         """Action(s) for one observation or a batch, with the signature of Stable-Baselines3.
 
-        `action_masks` says which actions are allowed, as in sb3-contrib: a 0 or 1 for each choice.
+        Drawn from the policy, or with `deterministic` the one to take when not exploring. `action_masks` says which
+        actions are allowed, as in sb3-contrib: a 0 or 1 for each choice. `state` and `episode_start` are there for the
+        signature: `state` comes back as it is.
         """
         rows, batched = spaces.flatten_any(self.observation_space, observation)
         masks = self._masks(action_masks, len(rows))
@@ -234,7 +243,7 @@ class Agent:
         return self._actor.deterministic, spaces.flat_size(self.observation_space)
 
     def save(self, path: str | Path) -> None:
-        """Write the policy to one file; `implicitq.load` reads it back."""
+        """Write the policy and its value to one file; `implicitq.load` reads it back."""
         policy_file.save(Path(path), self.config, self.observation_space, self.action_space, self._actor, self.step)
 
     def close(self) -> None:
@@ -297,7 +306,8 @@ def make(
 ) -> Agent:
     """An untrained agent for a Gymnasium id, an environment object, or a function that makes one.
 
-    `hyperparameters` override those of the preset, under the names of `implicitq.configs`.
+    `algorithm` is a name such as "miq" or "sac". Evaluations are made on copies of `env`, or on `eval_env` if that is
+    given. `hyperparameters` override those of the preset, under the names of `implicitq.configs`.
     """
     config = configs.resolve(algorithm, EnvironmentMaker(env).name, **hyperparameters)
     return from_config(config, env, eval_env=eval_env)
