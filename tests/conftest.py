@@ -27,6 +27,7 @@ _COMPILED = "IMPLICITQ_TESTS_COMPILED"
 _is_first = _COMPILED not in os.environ
 if _is_first:
     os.environ[_COMPILED] = tempfile.mkdtemp(prefix="implicitq-tests-")
+os.environ["IMPLICITQ_CACHE"] = "off"  # so that no test finds or leaves anything in the folder of a user
 jax.config.update("jax_compilation_cache_dir", os.environ[_COMPILED])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

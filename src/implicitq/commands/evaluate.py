@@ -11,6 +11,7 @@ from rich.table import Table
 from implicitq.commands.display import console, table
 from implicitq.commands.parsing import (
     BestPolicy,
+    Cache,
     EnvironmentName,
     EpisodeSeed,
     PolicySource,
@@ -19,6 +20,7 @@ from implicitq.commands.parsing import (
     find_modules_here,
     parse,
 )
+from implicitq.compilation import use_cache
 from implicitq.types import Evaluation
 
 
@@ -35,12 +37,14 @@ class Options:
     trust_env: TrustFile = False
     render: Annotated[Literal["human"] | None, default("none", "human")] = None
     """human: play one episode after the other in a window; `implicitq video` writes a film instead."""
+    cache: Cache = True
     json: bool = False  # Print JSON instead of a table.
 
 
 def run(arguments: list[str]) -> int:
     options = parse(Options, "evaluate", arguments)
     find_modules_here(options.env)
+    use_cache(options.cache)
 
     from implicitq.agent import load
 

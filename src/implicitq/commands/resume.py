@@ -9,6 +9,7 @@ from typing import Annotated
 
 from implicitq.commands.display import console
 from implicitq.commands.parsing import (
+    Cache,
     EnvironmentName,
     Folder,
     Track,
@@ -20,6 +21,7 @@ from implicitq.commands.parsing import (
     split_hyperparameters,
 )
 from implicitq.commands.train import learn
+from implicitq.compilation import use_cache
 from implicitq.configs import Config
 from implicitq.runs.layout import read_config
 from implicitq.types import InputError
@@ -40,6 +42,7 @@ class Options:
     trust_env: TrustFile = False
     inexact: bool = False  # Accept other versions, another processor or number of threads than the run began with.
     track: Track = None
+    cache: Cache = True
     salvage: bool = False  # If no checkpoint is good, go on without the rows of the replay that are damaged.
 
 
@@ -48,6 +51,7 @@ def run(arguments: list[str]) -> int:
     options = parse(Options, "resume", rest)
     changed = parse_changes(_config(options.directory), changes) if changes else {}
     find_modules_here(options.env)
+    use_cache(options.cache)
 
     from implicitq.agent import resume
 

@@ -10,7 +10,8 @@ import tyro
 from rich.table import Table
 
 from implicitq.commands.display import console, table
-from implicitq.commands.parsing import C, Hyperparameters, Track, default, parse_with_config
+from implicitq.commands.parsing import C, Cache, Hyperparameters, Track, default, parse_with_config
+from implicitq.compilation import use_cache
 from implicitq.configs import describe_preset
 from implicitq.runs.layout import CURVE, checkpoint_steps, fresh_folder, read_evaluations
 from implicitq.runs.metrics import first_implausible
@@ -35,11 +36,13 @@ class Options(Generic[C]):
         ),
     ] = None
     track: Track = None
+    cache: Cache = True
 
 
 def run(arguments: list[str]) -> int:
     options = parse_with_config(Options, "train", "Train", "Pendulum-v1", arguments)
     config = options.config
+    use_cache(options.cache)
 
     from implicitq.agent import from_config
 
