@@ -22,7 +22,7 @@ LAYERS = [
     {"configs"},
     {"events"},
     {"callbacks"},
-    {"equations", "networks", "normalization"},
+    {"equations", "networks", "normalization", "devices"},
     {"policies"},
     {"algorithms"},
     {"learner", "envs", "replay"},

@@ -12,6 +12,7 @@ from implicitq.commands.display import console, table
 from implicitq.commands.parsing import (
     BestPolicy,
     Cache,
+    Device,
     EnvironmentName,
     EpisodeSeed,
     PolicySource,
@@ -37,6 +38,7 @@ class Options:
     trust_env: TrustFile = False
     render: Annotated[Literal["human"] | None, default("none", "human")] = None
     """human: play one episode after the other in a window; `implicitq video` writes a film instead."""
+    device: Device = None
     cache: Cache = True
     json: bool = False  # Print JSON instead of a table.
 
@@ -48,7 +50,7 @@ def run(arguments: list[str]) -> int:
 
     from implicitq.agent import load
 
-    agent = load(options.source, options.env, best=options.best, trust_env=options.trust_env)
+    agent = load(options.source, options.env, best=options.best, trust_env=options.trust_env, device=options.device)
     done = agent.evaluate(
         options.episodes,
         seed=options.seed,

@@ -65,6 +65,14 @@ Cache = Annotated[
         f"{VARIABLE}=off in the environment is the same as --no-cache, and {VARIABLE}=DIR is another folder."
     ),
 ]
+Device = Annotated[
+    str | None,
+    tyro.conf.arg(
+        metavar="NAME",
+        help="Where networks learn and act: gpu, cuda:1, cpu, or another device of JAX.",
+        help_behavior_hint="(default: an accelerator, if JAX was installed for one, else the processor)",
+    ),
+]
 EpisodeSeed = Annotated[int | None, default("that of the run", "INT")]
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 from implicitq.commands.display import console
 from implicitq.commands.parsing import (
     Cache,
+    Device,
     EnvironmentName,
     Folder,
     Track,
@@ -42,6 +43,7 @@ class Options:
     trust_env: TrustFile = False
     inexact: bool = False  # Accept other versions, another processor or number of threads than the run began with.
     track: Track = None
+    device: Device = None
     cache: Cache = True
     salvage: bool = False  # If no checkpoint is good, go on without the rows of the replay that are damaged.
 
@@ -61,6 +63,7 @@ def run(arguments: list[str]) -> int:
         inexact=options.inexact,
         salvage=options.salvage,
         trust_env=options.trust_env,
+        device=options.device,
         **changed,
     )
     if agent.step >= (agent.config.steps if options.steps is None else options.steps):
