@@ -106,8 +106,8 @@ def test_what_the_user_has_set_holds_for_all_algorithms_that_have_it():
     example = resolve("iq", "HalfCheetah-v5", hidden=(16,), bins=3)
     other = updates.config_like(example, "sac", "Ant-v5")
     assert (other.algorithm, other.env, other.hidden) == ("sac", "Ant-v5", (16,))
-    usual = updates.config_like(resolve("iq", "HalfCheetah-v5"), "miq-auto", "Pendulum-v1")
-    assert usual == resolve("miq-auto", "Pendulum-v1")
+    usual = updates.config_like(resolve("iq", "HalfCheetah-v5"), "iq-auto", "Pendulum-v1")
+    assert usual == resolve("iq-auto", "Pendulum-v1")
 
 
 def test_the_replay_tells_the_bytes_of_a_transition():

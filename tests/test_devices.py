@@ -43,10 +43,10 @@ observation = np.ones((3,))
 assert loaded._actor.value(observation[None].astype(np.float32)).devices() == {second}
 np.testing.assert_array_equal(loaded.value(observation), here.value(observation))
 """
-    flags = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, **flags},
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
         cwd=Path(__file__).parent,
         capture_output=True,
         text=True,

@@ -8,10 +8,10 @@ for part in ${PARTS:-peers bench-512 bench-256 growth}; do
     peers) python "$here/run.py" "$1" ;;
     bench-512) taskset -c 0,1 implicitq bench iq --repeats 3 --json > "$here/bench-512-2-cores.json" ;;
     bench-256)
-      taskset -c 1 implicitq bench miq-auto --hidden 256 256 --repeats 3 --json > "$here/bench-256-1-core.json"
+      taskset -c 1 implicitq bench iq-auto --hidden 256 256 --repeats 3 --json > "$here/bench-256-1-core.json"
       ;;
     growth)
-      taskset -c 1 implicitq bench miq-auto --hidden 256 256 --growth --repeats 3 --json > "$here/growth-256-1-core.json"
+      taskset -c 1 implicitq bench iq-auto --hidden 256 256 --growth --repeats 3 --json > "$here/growth-256-1-core.json"
       ;;
   esac
 done

@@ -25,7 +25,7 @@ from typing import Any
 HERE = Path(__file__).parent
 ENV = "HalfCheetah-v5"
 PEERS = (("stable-baselines3", "sac"), ("sbx", "sac"), ("sbx", "crossq"))
-OURS = ("iq", "miq", "miq-auto", "sac")
+OURS = ("iq", "miq", "iq-auto", "sac")
 REFERENCE = "sbx sac"
 SETTINGS = {"512-512, 2 cores": ([512, 512], 2), "256-256, 1 core": ([256, 256], 1)}
 PAUSE = 0.3  # seconds before each turn, until the threads of the one before no longer spin

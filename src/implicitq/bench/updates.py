@@ -22,7 +22,7 @@ from implicitq.learner import Learner
 from implicitq.replay import Replay
 from implicitq.types import Spec, Transition
 
-ALGORITHMS = ("iq", "miq", "miq-auto", "sac")
+ALGORITHMS = ("iq", "miq", "iq-auto", "sac")
 SHAPES = {  # observation features and action dimensions, so that no environment is needed
     "Pendulum-v1": (3, 1),
     "HalfCheetah-v5": (17, 6),

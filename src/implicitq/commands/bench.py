@@ -26,7 +26,7 @@ _START = "from implicitq.bench.start import watched; from implicitq.commands.tra
 class Options(Generic[C]):
     config: Hyperparameters[C]
     parts: tuple[str, ...] = PARTS
-    """What to measure. updates: the compiled update of iq, miq, miq-auto and sac for tasks of five sizes, and the share
+    """What to measure. updates: the compiled update of iq, miq, iq-auto and sac for tasks of five sizes, and the share
     of the machine's rate for products of matrices that it reaches; loop: whole training steps, and where their time
     goes; predict: acting; replay: transitions in and out; checkpoint: saving; start: from the command to the first
     update."""
