@@ -13,6 +13,7 @@ import numpy as np
 
 from implicitq import configs, trackers
 from implicitq.configs import Config
+from implicitq.devices import find_device
 from implicitq.driver import Interrupted, drive
 from implicitq.envs import ids, masks, spaces
 from implicitq.envs.making import EnvironmentMaker, EnvironmentSource, is_object
@@ -302,26 +303,37 @@ def make(
     env: EnvironmentSource,
     *,
     eval_env: EnvironmentSource | None = None,
+    device: str | None = None,
     **hyperparameters: Any,
 ) -> Agent:
     """An untrained agent for a Gymnasium id, an environment object, or a function that makes one.
 
     `algorithm` is a name such as "miq" or "sac". Evaluations are made on copies of `env`, or on `eval_env` if that is
-    given. `hyperparameters` override those of the preset, under the names of `implicitq.configs`.
+    given. It learns and acts on `device`, such as `gpu` or `cpu:1`; None: where JAX puts things. `hyperparameters`
+    override those of the preset, under the names of `implicitq.configs`.
     """
     config = configs.resolve(algorithm, EnvironmentMaker(env).name, **hyperparameters)
-    return from_config(config, env, eval_env=eval_env)
+    return from_config(config, env, eval_env=eval_env, device=device)
 
 
 def from_config(
-    config: Config, env: EnvironmentSource | None = None, *, eval_env: EnvironmentSource | None = None
+    config: Config,
+    env: EnvironmentSource | None = None,
+    *,
+    eval_env: EnvironmentSource | None = None,
+    device: str | None = None,
 ) -> Agent:
     """An untrained agent for a whole config; `env` stands in for the config's id where that is not enough."""
-    return _agent(config, EnvironmentMaker(config.env if env is None else env), eval_env)
+    return _agent(config, EnvironmentMaker(config.env if env is None else env), eval_env, device)
 
 
 def load(
-    path: str | Path, env: EnvironmentSource | None = None, *, best: bool = False, trust_env: bool = False
+    path: str | Path,
+    env: EnvironmentSource | None = None,
+    *,
+    best: bool = False,
+    trust_env: bool = False,
+    device: str | None = None,
 ) -> Agent:
     """The agent of a policy file or of a run folder; it can act, but not learn on.
 
@@ -331,7 +343,7 @@ def load(
     `module:Id`, is refused there unless `trust_env`: a file must not choose what code runs.
     """
     path = Path(path)
-    found = policy_file.read(_policy_in(path, best) if path.is_dir() or best else path)
+    found = policy_file.read(_policy_in(path, best) if path.is_dir() or best else path, find_device(device))
     maker = EnvironmentMaker(env, action_bound=found.config.action_bound) if env is not None else None
     agent = Agent(
         found.config, found.observation_space, found.action_space, found.actor, maker, found.step, trust_env=trust_env
@@ -351,6 +363,7 @@ def resume(
     inexact: bool = False,
     salvage: bool = False,
     trust_env: bool = False,
+    device: str | None = None,
     **changes: Any,
 ) -> Agent:
     """The agent of a run folder, exactly where its newest good checkpoint was; `learn` goes on from there.
@@ -371,7 +384,7 @@ def resume(
             run.check_exactness()
         config = configs.changed(run.config, **changes)
         check_changes(run.config, changes)
-        agent = _agent(config, EnvironmentMaker(source), eval_env, run)
+        agent = _agent(config, EnvironmentMaker(source), eval_env, device, run)
         assert agent._trainer is not None
         try:
             run.restore(agent._trainer, salvage)
@@ -392,11 +405,15 @@ def resume(
 
 
 def _agent(
-    config: Config, maker: EnvironmentMaker, eval_env: EnvironmentSource | None, run: RunFolder | None = None
+    config: Config,
+    maker: EnvironmentMaker,
+    eval_env: EnvironmentSource | None,
+    device: str | None,
+    run: RunFolder | None = None,
 ) -> Agent:
     maker = maker.with_action_bound(config.action_bound)
     eval_maker = maker if eval_env is None else EnvironmentMaker(eval_env, action_bound=config.action_bound)
-    trainer = Trainer(config, maker, eval_maker)
+    trainer = Trainer(config, maker, eval_maker, device)
     envs = trainer.envs
     return Agent(
         config, envs.observation_space, envs.action_space, trainer.learner.shipped, eval_maker, 0, trainer, run

@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from implicitq import configs
+from implicitq.compilation import VARIABLE
 from implicitq.envs.ids import module_of
 from implicitq.sweeps.suites import DESCRIPTIONS
 from implicitq.types import InputError
@@ -55,6 +56,21 @@ Track = Annotated[
         help="Follow the run in tensorboard or wandb, or both: the same numbers as in metrics.csv and evaluations.csv, "
         "in files below the run folder. none: in neither.",
         help_behavior_hint="(default: none, or as the run had it before)",
+    ),
+]
+Cache = Annotated[
+    bool,
+    tyro.conf.arg(
+        help="Keep what is compiled in the user's cache folder, for a faster start next time; changes no result. "
+        f"{VARIABLE}=off in the environment is the same as --no-cache, and {VARIABLE}=DIR is another folder."
+    ),
+]
+Device = Annotated[
+    str | None,
+    tyro.conf.arg(
+        metavar="NAME",
+        help="Where networks learn and act: gpu, cuda:1, cpu, or another device of JAX.",
+        help_behavior_hint="(default: an accelerator, if JAX was installed for one, else the processor)",
     ),
 ]
 EpisodeSeed = Annotated[int | None, default("that of the run", "INT")]
