@@ -14,10 +14,14 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from implicitq import configs
+from implicitq.configs import fields
 from implicitq.envs.ids import module_of
+from implicitq.runs.hub import is_address
 from implicitq.sweeps.suites import DESCRIPTIONS
 from implicitq.types import InputError
 from implicitq.validation import ALIASES
+
+fields.HIDDEN = tyro.conf.Suppress
 
 O = TypeVar("O")  # noqa: E741 - options of a command
 C = TypeVar("C", bound=configs.Config)
@@ -27,7 +31,11 @@ Hyperparameters = Annotated[C, tyro.conf.OmitArgPrefixes]
 
 Folder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]
 PolicySource = Annotated[
-    tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR|FILE", help="Run folder, or policy file.")
+    tyro.conf.Positional[str],
+    tyro.conf.arg(
+        metavar="DIR|FILE|hf://REPO",
+        help="Run folder, policy file, or policy on the Hugging Face Hub (hf://owner/name).",
+    ),
 ]
 _SUITES = "; ".join(f"{name}: {text}" for name, text in DESCRIPTIONS.items())
 TrustSuite = Annotated[
@@ -147,9 +155,11 @@ def find_modules_here(*names: str | None) -> None:
         sys.path.insert(0, os.getcwd())
 
 
-def beside(source: Path, name: str) -> Path:
-    """Where a file that is made from a policy goes by default: into its run folder, or beside its file."""
-    return (source if source.is_dir() else source.parent) / name
+def beside(source: str, name: str) -> Path:
+    """Where a file that is made from a policy goes by default: into its run folder, beside its file, or here."""
+    if is_address(source):
+        return Path(name)
+    return (Path(source) if Path(source).is_dir() else Path(source).parent) / name
 
 
 def _peek(arguments: list[str], flag: str) -> str | None:

@@ -12,7 +12,16 @@ from implicitq.configs.fields import (
     Weights,
     weights,
 )
-from implicitq.configs.files import LAYOUT, from_file, from_json, refuse_outdated, to_file, to_json
+from implicitq.configs.files import (
+    LAYOUT,
+    from_file,
+    from_json,
+    refuse_outdated,
+    to_file,
+    to_flags,
+    to_json,
+    train_command,
+)
 from implicitq.configs.presets import (
     ALGORITHMS,
     PRESETS,
@@ -49,6 +58,8 @@ __all__ = [
     "refuse_outdated",
     "resolve",
     "to_file",
+    "to_flags",
     "to_json",
+    "train_command",
     "weights",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,6 +53,32 @@ def from_file(data: Any, where: Any) -> Config:
     if not isinstance(layout, int) or not 1 <= layout <= LAYOUT:
         raise InputError(f"{where} has run-folder layout {brief(layout)}; known here: up to {LAYOUT}")
     return from_json(data)
+
+
+def to_flags(values: Mapping[str, Any]) -> list[str]:
+    """Hyperparameters as words of the command line."""
+    words: list[str] = []
+    for name, value in values.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", *map(str, value if isinstance(value, tuple | list) else (value,))]
+    return words
+
+
+def train_command(config: Config) -> str:
+    """The command line that trains with this config: what is not a default, as flags."""
+    preset = config.preset if config.preset in ("paper", "none") else "none"
+    base = resolve(config.algorithm, config.env, preset)
+    names = [field.name for field in dataclasses.fields(config) if field.name not in ("algorithm", "env", "preset")]
+    told = ("seed", "steps")  # in any case
+    values = {
+        name: getattr(config, name) for name in names if name in told or getattr(config, name) != getattr(base, name)
+    }
+    extra = [] if preset == "paper" else ["--preset", preset]
+    words = ["implicitq", "train", config.algorithm, "--env", config.env, *extra, *to_flags(values)]
+    return shlex.join(words)
 
 
 def _defaults(algorithm: str) -> dict[str, Any]:
