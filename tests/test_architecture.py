@@ -34,7 +34,7 @@ LAYERS = [
     {"agent"},
     {"bench", "video", "export", "doctor", "card"},
     {"push"},
-    {"sweeps"},
+    {"sweeps", "tuning"},
     {"reports"},
     {"commands"},
 ]

@@ -24,6 +24,7 @@ COMMANDS = {
     "push": "share a trained policy on the Hugging Face Hub: implicitq push DIR REPO [--best] [--private]",
     "card": "write the model card of a run: implicitq card DIR [--out FILE]",
     "plot": "draw what runs did over time: implicitq plot DIR... [--out FILE]",
+    "tune": "search for good hyperparameters: implicitq tune [ALGO] [--env ID] --out DIR [--trials N]",
     "sweep": "run a study of the paper: implicitq sweep --study NAME --suite NAME --out DIR [--dry-run]",
     "report": "figures, tables and a page from run folders: implicitq report DIR",
     "collect": "keep runs as a few small files: implicitq collect DIR OUT [--suite NAME]",

@@ -15,6 +15,7 @@ import tyro
 
 from implicitq import configs
 from implicitq.configs import fields
+from implicitq.configs.preset_files import FILE, is_path
 from implicitq.envs.ids import module_of
 from implicitq.runs.hub import is_address
 from implicitq.sweeps.suites import DESCRIPTIONS
@@ -99,9 +100,12 @@ def parse_with_config(options: Any, command: str, verb: str, env: str, arguments
     """Parse a command that takes every hyperparameter: its defaults are those of the algorithm on the task."""
     algorithm, rest = split_algorithm(arguments)
     find_modules_here(_peek(rest, "--env"))
-    preset = "none" if _peek(rest, "--preset") == "none" else "paper"
-    given = {word.split("=")[0].lstrip("-").replace("-", "_") for word in rest if word.startswith("--")}
-    config = configs.draft(algorithm, _peek(rest, "--env") or env, preset, given)
+    asked = _peek(rest, "--preset")
+    preset = asked if asked is not None and (asked == "none" or is_path(asked)) else "paper"
+    config = configs.draft(algorithm, _peek(rest, "--env") or env, preset, given_names(rest))
+    if is_path(asked):  # its values are in the config now, and the parser knows no paths
+        pairs = zip(rest, ["", *rest[:-1]], strict=True)
+        rest = [FILE if before == "--preset" else word for word, before in pairs if not word.startswith("--preset=")]
     others = ", ".join(name for name in configs.ALGORITHMS if name != algorithm)
     return parse(
         options[type(config)],
@@ -110,6 +114,12 @@ def parse_with_config(options: Any, command: str, verb: str, env: str, arguments
         description=f"{verb} {algorithm}: {configs.ALGORITHMS[algorithm].summary}. Other algorithms: {others}.",
         default=options(config),
     )
+
+
+def given_names(arguments: list[str]) -> set[str]:
+    """Names of the flags among these words."""
+    words = (word.split("=")[0] for word in arguments if word.startswith("--"))
+    return {word.removeprefix("--").replace("-", "_").removeprefix("no_") for word in words}
 
 
 def split_hyperparameters(arguments: list[str], but: Collection[str]) -> tuple[list[str], list[str]]:

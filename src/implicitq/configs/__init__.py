@@ -20,6 +20,7 @@ from implicitq.configs.files import (
     to_file,
     to_flags,
     to_json,
+    to_preset,
     train_command,
 )
 from implicitq.configs.presets import (
@@ -60,6 +61,7 @@ __all__ = [
     "to_file",
     "to_flags",
     "to_json",
+    "to_preset",
     "train_command",
     "weights",
 ]

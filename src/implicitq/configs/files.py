@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from implicitq.configs.fields import Config
+from implicitq.configs.preset_files import RESERVED, is_path
 from implicitq.configs.presets import ALGORITHMS, resolve
 from implicitq.types import InputError
 from implicitq.validation import brief
@@ -33,6 +34,8 @@ def from_json(data: Any) -> Config:
     algorithm, env = values.pop("algorithm", None), values.pop("env", None)
     if not isinstance(algorithm, str) or not isinstance(env, str):
         raise InputError("a config needs the names of its algorithm and its env")
+    if is_path(values.get("preset")):  # a file must not choose which file is read
+        raise InputError(f"preset must be 'paper', 'none' or 'file', got {brief(values['preset'])}")
     return resolve(algorithm, env, **{**_defaults(algorithm), **_older(values)})
 
 
@@ -79,6 +82,13 @@ def train_command(config: Config) -> str:
     extra = [] if preset == "paper" else ["--preset", preset]
     words = ["implicitq", "train", config.algorithm, "--env", config.env, *extra, *to_flags(values)]
     return shlex.join(words)
+
+
+def to_preset(config: Config, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a preset file with these settings holds; `about` says where they come from."""
+    base, values = to_json(resolve(config.algorithm, config.env, "none")), to_json(config)
+    settings = {name: value for name, value in values.items() if name not in RESERVED and value != base[name]}
+    return {"algorithm": config.algorithm, "about": dict(about), "settings": settings}
 
 
 def _defaults(algorithm: str) -> dict[str, Any]:
