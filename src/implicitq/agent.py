@@ -21,8 +21,7 @@ from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.evaluate import Evaluator
 from implicitq.events import AnyListener
 from implicitq.learner import Actor
-from implicitq.progress import ProgressDisplay
-from implicitq.runs import policy_file
+from implicitq.runs import hub, policy_file
 from implicitq.runs.branches import check_changes
 from implicitq.runs.folder import RunFolder, Start
 from implicitq.runs.layout import BEST, POLICY
@@ -123,7 +122,7 @@ class Agent:
         if self._run is not None and self._run.closed:
             raise InputError(f"the training has ended; go on with implicitq.resume({str(self._run.directory)!r})")
         ours = [*self._trackers(track), *([] if self._run is None else [self._run])]
-        shown = [ProgressDisplay()] if progress and until > trainer.step else []
+        shown = _display() if progress and until > trainer.step else []
         try:
             drive(trainer, until, [*ours, *_listed(callback), *listeners, *shown], self)
         except Interrupted:
@@ -338,12 +337,13 @@ def load(
     """The agent of a policy file or of a run folder; it can act, but not learn on.
 
     Of a run folder, the policy of the newest checkpoint, or, with `best`, of the evaluation with the highest mean.
+    `hf://owner/name`, or `hf://owner/name@revision`, is a policy on the Hugging Face Hub (`implicitq push`), of which
+    one file is fetched and read like any other. Nothing that is loaded runs code.
 
     It is evaluated on `env`, or on the id that the file names. An id that makes Gymnasium import a module, such as
     `module:Id`, is refused there unless `trust_env`: a file must not choose what code runs.
     """
-    path = Path(path)
-    found = policy_file.read(_policy_in(path, best) if path.is_dir() or best else path, find_device(device))
+    found = policy_file.read(_policy_at(path, best), find_device(device))
     maker = EnvironmentMaker(env, action_bound=found.config.action_bound) if env is not None else None
     agent = Agent(
         found.config, found.observation_space, found.action_space, found.actor, maker, found.step, trust_env=trust_env
@@ -420,6 +420,16 @@ def _agent(
     )
 
 
+def _policy_at(source: str | Path, best: bool) -> Path:
+    """The file that `load` reads."""
+    if isinstance(source, str) and hub.is_address(source):
+        if best:
+            raise InputError(f"the best policy is kept in run folders, and {source} is none; push --best shares it")
+        return hub.fetch_policy(source)
+    path = Path(source)
+    return _policy_in(path, best) if path.is_dir() or best else path
+
+
 def _policy_in(folder: Path, best: bool) -> Path:
     if best and not folder.is_dir():
         raise InputError(f"the best policy is kept in run folders, and {folder} is none")
@@ -444,6 +454,12 @@ def _check_spaces(agent: Agent, observation_space: gym.Space, action_space: gym.
     ):
         if own != given:
             raise InputError(f"the policy is for {what} in {own}, the environment has {given}")
+
+
+def _display() -> list[AnyListener]:
+    from implicitq.progress import ProgressDisplay  # needs rich, which those who only load and predict do without
+
+    return [ProgressDisplay()]
 
 
 def _listed(callback: AnyListener | Iterable[AnyListener]) -> list[AnyListener]:
