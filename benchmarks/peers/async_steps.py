@@ -1,6 +1,6 @@
 """Steps per second of environments in processes of their own: ours beside Gymnasium's AsyncVectorEnv, by turns.
 
-python benchmarks/speed/async_steps.py [--steps 2000] [--repeats 5]; prints the medians and their ratio.
+python benchmarks/peers/async_steps.py [--steps 2000] [--repeats 5]; prints the medians and their ratio.
 """
 
 from __future__ import annotations
