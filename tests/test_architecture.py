@@ -32,8 +32,9 @@ LAYERS = [
     {"runs", "progress"},
     {"trackers"},
     {"agent"},
-    {"bench", "video", "export"},
-    {"sweeps"},
+    {"bench", "video", "export", "doctor", "card"},
+    {"push"},
+    {"sweeps", "tuning"},
     {"reports"},
     {"commands"},
 ]

@@ -115,7 +115,7 @@ def load_actor(
     device: Device | None = None,
 ) -> Actor:
     """The actor with the arrays that `read` gives; they are not read if names, shapes or types do not fit."""
-    networks = jax.eval_shape(lambda key: algorithm.actor(algorithm.init(key)), jax.random.key(0))
+    networks = jax.eval_shape(algorithm.fresh_actor, jax.random.key(0))
     normalizer = jax.eval_shape(lambda: _normalizer(spec, config))
     shapes, structure = jax.tree.flatten(ActorState(networks, normalizer))
     names = _names(ActorState(networks, normalizer))

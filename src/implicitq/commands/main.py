@@ -20,12 +20,16 @@ COMMANDS = {
     "evaluate": "play episodes with a trained policy: implicitq evaluate DIR [--episodes N] [--json]",
     "video": "film a trained policy: implicitq video DIR [--out FILE]",
     "export": "write a trained policy as an ONNX model: implicitq export DIR [--out FILE]",
+    "push": "share a trained policy on the Hugging Face Hub: implicitq push DIR REPO [--best] [--private]",
+    "card": "write the model card of a run: implicitq card DIR [--out FILE]",
     "plot": "draw what runs did over time: implicitq plot DIR... [--out FILE]",
+    "tune": "search for good hyperparameters: implicitq tune [ALGO] [--env ID] --out DIR [--trials N]",
     "sweep": "run a study of the paper: implicitq sweep --study NAME --suite NAME --out DIR [--dry-run]",
     "report": "figures, tables and a page from run folders: implicitq report DIR",
     "collect": "keep runs as a few small files: implicitq collect DIR OUT [--suite NAME]",
     "random-scores": "measure the random policy, the zero of scores: implicitq random-scores DIR",
     "theory": "run the paper's theorems on finite MDPs: implicitq theory [--mdp NAME ...] [--quick]",
+    "doctor": "what works here, and what to do about what is missing: implicitq doctor [--json]",
     "bench": "measure training speed: implicitq bench [ALGO] [--env ID] [--any-hyperparameter VALUE]",
 }
 

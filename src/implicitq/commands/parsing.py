@@ -15,10 +15,15 @@ import tyro
 
 from implicitq import configs
 from implicitq.compilation import VARIABLE
+from implicitq.configs import fields
+from implicitq.configs.preset_files import FILE, is_path
 from implicitq.envs.ids import module_of
+from implicitq.runs.hub import is_address
 from implicitq.sweeps.suites import DESCRIPTIONS
 from implicitq.types import InputError
 from implicitq.validation import ALIASES
+
+fields.HIDDEN = tyro.conf.Suppress
 
 O = TypeVar("O")  # noqa: E741 - options of a command
 C = TypeVar("C", bound=configs.Config)
@@ -28,7 +33,11 @@ Hyperparameters = Annotated[C, tyro.conf.OmitArgPrefixes]
 
 Folder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]
 PolicySource = Annotated[
-    tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR|FILE", help="Run folder, or policy file.")
+    tyro.conf.Positional[str],
+    tyro.conf.arg(
+        metavar="DIR|FILE|hf://REPO",
+        help="Run folder, policy file, or policy on the Hugging Face Hub (hf://owner/name).",
+    ),
 ]
 _SUITES = "; ".join(f"{name}: {text}" for name, text in DESCRIPTIONS.items())
 TrustSuite = Annotated[
@@ -107,9 +116,12 @@ def parse_with_config(options: Any, command: str, verb: str, env: str, arguments
     """Parse a command that takes every hyperparameter: its defaults are those of the algorithm on the task."""
     algorithm, rest = split_algorithm(arguments)
     find_modules_here(_peek(rest, "--env"))
-    preset = "none" if _peek(rest, "--preset") == "none" else "paper"
-    given = {word.split("=")[0].lstrip("-").replace("-", "_") for word in rest if word.startswith("--")}
-    config = configs.draft(algorithm, _peek(rest, "--env") or env, preset, given)
+    asked = _peek(rest, "--preset")
+    preset = asked if asked is not None and (asked == "none" or is_path(asked)) else "paper"
+    config = configs.draft(algorithm, _peek(rest, "--env") or env, preset, given_names(rest))
+    if is_path(asked):  # its values are in the config now, and the parser knows no paths
+        pairs = zip(rest, ["", *rest[:-1]], strict=True)
+        rest = [FILE if before == "--preset" else word for word, before in pairs if not word.startswith("--preset=")]
     others = ", ".join(name for name in configs.ALGORITHMS if name != algorithm)
     return parse(
         options[type(config)],
@@ -118,6 +130,12 @@ def parse_with_config(options: Any, command: str, verb: str, env: str, arguments
         description=f"{verb} {algorithm}: {configs.entry_of(algorithm).summary}. Other algorithms: {others}.",
         default=options(config),
     )
+
+
+def given_names(arguments: list[str]) -> set[str]:
+    """Names of the flags among these words."""
+    words = (word.split("=")[0] for word in arguments if word.startswith("--"))
+    return {word.removeprefix("--").replace("-", "_").removeprefix("no_") for word in words}
 
 
 def split_hyperparameters(arguments: list[str], but: Collection[str]) -> tuple[list[str], list[str]]:
@@ -163,9 +181,11 @@ def find_modules_here(*names: str | None) -> None:
         sys.path.insert(0, os.getcwd())
 
 
-def beside(source: Path, name: str) -> Path:
-    """Where a file that is made from a policy goes by default: into its run folder, or beside its file."""
-    return (source if source.is_dir() else source.parent) / name
+def beside(source: str, name: str) -> Path:
+    """Where a file that is made from a policy goes by default: into its run folder, beside its file, or here."""
+    if is_address(source):
+        return Path(name)
+    return (Path(source) if Path(source).is_dir() else Path(source).parent) / name
 
 
 def _peek(arguments: list[str], flag: str) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic
@@ -12,7 +14,8 @@ from rich.table import Table
 from implicitq.commands.display import console, table
 from implicitq.commands.parsing import C, Cache, Device, Hyperparameters, Track, default, parse_with_config
 from implicitq.compilation import use_cache
-from implicitq.configs import describe_preset
+from implicitq.configs import Config, describe_preset
+from implicitq.envs.ids import module_of
 from implicitq.events import AnyListener
 from implicitq.runs.layout import CURVE, checkpoint_steps, fresh_folder, read_evaluations
 from implicitq.runs.metrics import first_implausible
@@ -91,14 +94,25 @@ def _tell_result(agent: Agent) -> None:
     diverged = first_implausible(folder)
     if diverged is not None:
         console.print(f"{diverged}; see docs/tracking.md", style="bold")
-    console.print(
-        f"learning curve: {folder / CURVE}\n\nnext:\n"
-        f"  implicitq evaluate {folder} --episodes 20\n"
-        f"  implicitq video {folder}\n"
-        f"  implicitq resume {folder} --steps {2 * config.steps}\n"
-        f"  implicitq train iq --env HalfCheetah-v5 --steps 100000\n"
-        f"  implicitq train --help"
-    )
+    listed = "\n".join(f"  {command}" for command in next_commands(folder, config))
+    console.print(f"learning curve: {folder / CURVE}\n\nnext:\n{listed}")
+
+
+def next_commands(folder: Path, config: Config) -> list[str]:
+    """What to do with a finished run; each works in this install, or says what it needs."""
+    from implicitq.video import hindrance
+
+    # A run folder alone must not choose what code runs: an id with a module is typed again.
+    named = f"{shlex.quote(str(folder))}{f' --env {shlex.quote(config.env)}' if module_of(config.env) else ''}"
+    lacking = hindrance(config.env)
+    commands = [
+        f"implicitq evaluate {named} --episodes 20",
+        f"implicitq video {named}{f'   (first: {lacking})' if lacking else ''}",
+        f"implicitq resume {named} --steps {2 * config.steps}",
+    ]
+    if importlib.util.find_spec("mujoco") is not None:
+        commands.append("implicitq train iq --env HalfCheetah-v5 --steps 100000")
+    return [*commands, "implicitq train --help"]
 
 
 def _evaluations_table(evaluations: list[Evaluation], most: int = 12) -> Table:
