@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -42,7 +43,7 @@ def in_small(monkeypatch, tmp_path, request) -> Iterator[None]:
 
     def small_agent(config: Config, *given: Any, **named: Any) -> implicitq.Agent:
         goes_on = inspect.signature(build).bind(config, *given, **named).arguments.get("run") is not None
-        if not goes_on:  # it has its settings already
+        if not goes_on:  # else it has its settings already
             small = {name: value for name, value in SMALL.items() if name != "steps" and hasattr(config, name)}
             config = dataclasses.replace(config, **{**small, "min_replay": least, "eval_episodes": 1})
         made.append(build(config, *given, **named))
@@ -184,6 +185,11 @@ def test_the_example_of_an_exported_model_plays_its_task(task, in_small, capsys)
     (example,) = [block for block in doc_blocks.blocks("docs/sharing.md") if "onnxruntime" in block.text]
     _run_python(example, {})
     assert float(capsys.readouterr().out) >= 0
+
+
+def test_the_pictures_of_the_docs_are_drawn_from_the_tables(tmp_path):
+    runpy.run_path(str(ROOT / "docs/figures/make.py"))["main"](tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in ROOT.glob("docs/figures/*.png")}
 
 
 def test_the_site_builds_without_warnings_and_asks_for_nothing_from_elsewhere(tmp_path):
