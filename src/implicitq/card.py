@@ -61,7 +61,7 @@ def card(facts: Facts) -> str:
 
 def _opening(facts: Facts) -> str:
     kept = ", and kept because its evaluation was the best of the run" if facts.best else ""
-    summary = configs.ALGORITHMS[facts.config.algorithm].summary
+    summary = configs.entry_of(facts.config.algorithm).summary
     return f"A policy of implicitq ({summary}), trained for {facts.step:,} environment steps{kept}."
 
 

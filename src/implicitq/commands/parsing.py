@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from implicitq import configs
+from implicitq.compilation import VARIABLE
 from implicitq.configs import fields
 from implicitq.configs.preset_files import FILE, is_path
 from implicitq.envs.ids import module_of
@@ -46,7 +47,7 @@ SuiteName = Annotated[str, tyro.conf.arg(help=f"{_SUITES}; or the path of a .tom
 
 
 def default(text: str, metavar: str) -> Any:
-    """Of a flag that is None unless given: what happens then, in words."""
+    """Help of a flag that is None unless it is given: `text` says what happens then."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {text})")
 
 
@@ -64,6 +65,21 @@ Track = Annotated[
         help="Follow the run in tensorboard or wandb, or both: the same numbers as in metrics.csv and evaluations.csv, "
         "in files below the run folder. none: in neither.",
         help_behavior_hint="(default: none, or as the run had it before)",
+    ),
+]
+Cache = Annotated[
+    bool,
+    tyro.conf.arg(
+        help="Keep what is compiled in the user's cache folder, for a faster start next time; changes no result. "
+        f"{VARIABLE}=off in the environment is the same as --no-cache, and {VARIABLE}=DIR is another folder."
+    ),
+]
+Device = Annotated[
+    str | None,
+    tyro.conf.arg(
+        metavar="NAME",
+        help="Where networks learn and act: gpu, cuda:1, cpu, or another device of JAX.",
+        help_behavior_hint="(default: an accelerator, if JAX was installed for one, else the processor)",
     ),
 ]
 EpisodeSeed = Annotated[int | None, default("that of the run", "INT")]
@@ -111,7 +127,7 @@ def parse_with_config(options: Any, command: str, verb: str, env: str, arguments
         options[type(config)],
         f"{command} {algorithm}",
         rest,
-        description=f"{verb} {algorithm}: {configs.ALGORITHMS[algorithm].summary}. Other algorithms: {others}.",
+        description=f"{verb} {algorithm}: {configs.entry_of(algorithm).summary}. Other algorithms: {others}.",
         default=options(config),
     )
 
@@ -151,9 +167,9 @@ def split_algorithm(arguments: list[str]) -> tuple[str, list[str]]:
     """The optional name of the algorithm, wherever it stands, and the remaining arguments."""
     for number, word in enumerate(arguments):
         follows_flag = number > 0 and arguments[number - 1].startswith("-")
-        if not word.startswith("-") and not follows_flag and (number == 0 or word in configs.ALGORITHMS):
+        if not word.startswith("-") and not follows_flag and (number == 0 or word in configs.KNOWN):
             return word, [*arguments[:number], *arguments[number + 1 :]]
-    return "miq", arguments
+    return "iq-auto", arguments
 
 
 def find_modules_here(*names: str | None) -> None:

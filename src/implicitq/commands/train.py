@@ -12,9 +12,11 @@ import tyro
 from rich.table import Table
 
 from implicitq.commands.display import console, table
-from implicitq.commands.parsing import C, Hyperparameters, Track, default, parse_with_config
+from implicitq.commands.parsing import C, Cache, Device, Hyperparameters, Track, default, parse_with_config
+from implicitq.compilation import use_cache
 from implicitq.configs import Config, describe_preset
 from implicitq.envs.ids import module_of
+from implicitq.events import AnyListener
 from implicitq.runs.layout import CURVE, checkpoint_steps, fresh_folder, read_evaluations
 from implicitq.runs.metrics import first_implausible
 from implicitq.types import Evaluation, InputError
@@ -38,15 +40,19 @@ class Options(Generic[C]):
         ),
     ] = None
     track: Track = None
+    device: Device = None
+    cache: Cache = True
 
 
-def run(arguments: list[str]) -> int:
+def run(arguments: list[str], callback: AnyListener | tuple[()] = ()) -> int:
+    """`callback` hears every event of the run."""
     options = parse_with_config(Options, "train", "Train", "Pendulum-v1", arguments)
     config = options.config
+    use_cache(options.cache)
 
     from implicitq.agent import from_config
 
-    agent = from_config(config)
+    agent = from_config(config, device=options.device)
     if options.source is not None:
         try:
             agent.start_from(options.source)
@@ -56,15 +62,17 @@ def run(arguments: list[str]) -> int:
     out = options.out or fresh_folder(config)
     console.print(f"{config.algorithm} on {config.env}, seed {config.seed}, {config.steps:,} steps", style="bold")
     console.print(f"{describe_preset(config)}\nrun folder: {out}")
-    return learn(agent, out, options.track)
+    return learn(agent, out, options.track, callback)
 
 
-def learn(agent: Agent, out: Path | None, track: tuple[str, ...] | None = None) -> int:
+def learn(
+    agent: Agent, out: Path | None, track: tuple[str, ...] | None = None, callback: AnyListener | tuple[()] = ()
+) -> int:
     """Train to the planned end, and say what came out and what to do next; gives the exit code."""
     from implicitq.driver import Interrupted
 
     try:
-        agent.learn(progress=True, out=out, track=track)
+        agent.learn(progress=True, out=out, track=track, callback=callback)
     except Interrupted as stop:
         console.print(f"stopped at step {stop.step:,}; nothing is lost. Go on with: implicitq resume {agent.directory}")
         return 128 + stop.signal_number

@@ -25,11 +25,13 @@ from implicitq.configs.files import (
 )
 from implicitq.configs.presets import (
     ALGORITHMS,
+    KNOWN,
     PRESETS,
     AlgorithmEntry,
     changed,
     describe_preset,
     draft,
+    entry_of,
     make_room,
     preset_values,
     resolve,
@@ -37,6 +39,7 @@ from implicitq.configs.presets import (
 
 __all__ = [
     "ALGORITHMS",
+    "KNOWN",
     "LAYOUT",
     "POLICIES",
     "PRESETS",
@@ -52,6 +55,7 @@ __all__ = [
     "changed",
     "describe_preset",
     "draft",
+    "entry_of",
     "from_file",
     "from_json",
     "make_room",

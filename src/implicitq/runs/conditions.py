@@ -12,7 +12,7 @@ PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasiu
 
 
 def versions() -> dict[str, Any]:
-    """Those of this process, as versions.json of a run keeps them."""
+    """Versions and machine of this process, as versions.json of a run keeps them."""
     found = {}
     for package in PACKAGES:
         try:
