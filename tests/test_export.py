@@ -65,7 +65,9 @@ def test_the_example_of_the_docs_plays_an_episode_as_the_agent_does(task, tmp_pa
             action, _ = agent.predict(observation, deterministic=True)
             observation, reward, terminated, truncated, _ = env.step(action)
             total, done = total + float(reward), terminated or truncated
-    (example,) = re.findall(r"<!-- test: onnx -->\n```python\n(.*?)```", (DOCS / "sharing.md").read_text(), re.S)
+    (example,) = re.findall(
+        r"tests/test_export.py runs it -->\n```python\n(.*?)```", (DOCS / "sharing.md").read_text(), re.S
+    )
     (tmp_path / "implicitq.py").write_text("raise ImportError('the example must do without')")
     (tmp_path / "example.py").write_text(example)
     words = [sys.executable, "example.py"]
