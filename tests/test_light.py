@@ -32,9 +32,8 @@ for name, size in json.loads(sys.argv[3]).items():
     agent = implicitq.load(f"{folder}/{name}")
     rows = np.zeros((2, size), np.float32)
     action, _ = agent.predict(rows, deterministic=True)
-    agent.value(rows), agent.q_value(rows, action)
-    agent.evaluate(1)
     agent.save(f"{folder}/again")
+agent.value(rows), agent.q_value(rows, action), agent.evaluate(1)
 """
 
 

@@ -26,7 +26,7 @@ from implicitq.types import InputError
 @dataclass(frozen=True)
 class Options(Generic[C]):
     config: Hyperparameters[C]
-    out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("tune")  # Folder of the search; the same goes on with it.
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/tune")  # Folder of the search.
     trials: int = 30  # Settings to try in all.
     space: Annotated[
         tuple[str, ...],
