@@ -33,13 +33,14 @@ EXAMPLES = sorted((ROOT / "examples").iterdir())
 def in_small(monkeypatch, tmp_path, request) -> Iterator[None]:
     """Work in an empty folder, where whatever is trained is tiny, however large the page or the example has it."""
     made: list[implicitq.Agent] = []
-    build, learn = agents._agent, implicitq.Agent.learn
-    least = SMALL["min_replay"] if request.node.callspec.id in WITH_UPDATES else MOST_STEPS + 1
+    build, learn, evaluate = agents._agent, implicitq.Agent.learn, implicitq.Agent.evaluate
+    with_updates = request.node.callspec.id in WITH_UPDATES
+    least = SMALL["min_replay"] if with_updates else MOST_STEPS + 1
 
     def small_agent(config: Config, maker: Any, eval_env: Any, run: Any = None) -> implicitq.Agent:
         if run is None:  # a run that goes on has its settings already
             small = {name: value for name, value in SMALL.items() if name != "steps" and hasattr(config, name)}
-            config = dataclasses.replace(config, **{**small, "min_replay": least})
+            config = dataclasses.replace(config, **{**small, "min_replay": least, "eval_episodes": 1})
         made.append(build(config, maker, eval_env, run))
         return made[-1]
 
@@ -47,7 +48,11 @@ def in_small(monkeypatch, tmp_path, request) -> Iterator[None]:
         wanted = self.config.steps - self.step if steps is None else steps
         return learn(self, min(int(wanted), MOST_STEPS), **more)
 
+    def short_evaluate(self: implicitq.Agent, episodes: int = 10, **more: Any) -> implicitq.Evaluation:
+        return evaluate(self, min(episodes, 2), **more)
+
     monkeypatch.setattr(agents, "_agent", small_agent)
+    monkeypatch.setattr(implicitq.Agent, "evaluate", short_evaluate)
     monkeypatch.setattr(implicitq.Agent, "learn", short_learn)
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which the command line replaces
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -56,6 +61,7 @@ def in_small(monkeypatch, tmp_path, request) -> Iterator[None]:
     (tmp_path / "benchmarks").symlink_to(ROOT / "benchmarks")
     matplotlib.use("agg")
     yield
+    assert any(each._trainer.learner.updates for each in made if each._trainer) == with_updates
     for each in made:
         each.close()
 

@@ -1,6 +1,6 @@
 """One agent that waits to be timed; run.py starts it in the Python that has its library, and talks to it in lines.
 
-python contender.py LIBRARY ALGORITHM --cores 0 1 --hidden 512 512 --env HalfCheetah-v5
+python contender.py LIBRARY ALGORITHM --cores 0 1 --hidden 512 512 --env HalfCheetah-v5 --warm-up 1000 200
 says what it is, as JSON, when everything is compiled and warm; then answers every `train STEPS` or `predict CALLS` with
 the seconds that it took.
 """
@@ -16,12 +16,11 @@ import time
 from collections.abc import Callable
 
 PACKAGES = ("implicitq", "stable-baselines3", "sbx-rl", "torch", "jax", "jaxlib", "numpy", "gymnasium", "mujoco")
-FILLED, UPDATED = 1_000, 200  # steps before the first update, and before the first clock
 
 Work = Callable[[int], None]
 
 
-def peer(library: str, algorithm: str, hidden: list[int], env: str) -> tuple[Work, Work, dict[str, object]]:
+def peer(library: str, algorithm: str, chosen: argparse.Namespace) -> tuple[Work, Work, dict[str, object]]:
     """Stable-Baselines3 or SBX, as its users call it: one update per step, and its own settings but for the sizes."""
     if library == "sbx":
         import sbx as package
@@ -31,9 +30,12 @@ def peer(library: str, algorithm: str, hidden: list[int], env: str) -> tuple[Wor
 
         torch.set_num_threads(len(os.sched_getaffinity(0)))
     made = {"sac": "SAC", "crossq": "CrossQ"}[algorithm]
-    settings = {"policy_kwargs": {"net_arch": hidden}, "learning_starts": FILLED, "train_freq": 1, "gradient_steps": 1}
-    model = getattr(package, made)("MlpPolicy", env, seed=0, **settings)
-    model.learn(FILLED + UPDATED)
+    filled, updated = chosen.warm_up
+    settings = {"learning_starts": filled, "train_freq": 1, "gradient_steps": 1}
+    model = getattr(package, made)(
+        "MlpPolicy", chosen.env, seed=0, policy_kwargs={"net_arch": chosen.hidden}, **settings
+    )
+    model.learn(filled + updated)
     observation = model.observation_space.sample()
 
     def train(steps: int) -> None:
@@ -46,20 +48,20 @@ def peer(library: str, algorithm: str, hidden: list[int], env: str) -> tuple[Wor
     return train, predict, {"batch_size": model.batch_size}
 
 
-def ours(algorithm: str, hidden: list[int], env: str) -> tuple[Work, Work, dict[str, object]]:
+def ours(algorithm: str, chosen: argparse.Namespace) -> tuple[Work, Work, dict[str, object]]:
     import implicitq
     from implicitq.bench.loop import WarmLoop
 
-    config = implicitq.configs.resolve(algorithm, env, hidden=tuple(hidden))
-    loop = WarmLoop(config, filled=FILLED, updated=UPDATED)
-    agent = implicitq.make(algorithm, env, hidden=tuple(hidden))
+    agent = implicitq.make(algorithm, chosen.env, hidden=tuple(chosen.hidden))
+    filled, updated = chosen.warm_up
+    loop = WarmLoop(agent.config, filled=filled, updated=updated)
     observation = agent.observation_space.sample()
 
     def predict(calls: int) -> None:
         for _ in range(calls):
             agent.predict(observation, deterministic=True)
 
-    return loop.advance, predict, {"batch_size": config.batch_size}
+    return loop.advance, predict, {"batch_size": agent.config.batch_size}
 
 
 def main() -> None:
@@ -69,12 +71,13 @@ def main() -> None:
     parser.add_argument("--cores", type=int, nargs="+", required=True)
     parser.add_argument("--hidden", type=int, nargs="+", required=True)
     parser.add_argument("--env", required=True)
+    parser.add_argument("--warm-up", type=int, nargs=2, required=True, help="steps before the first update, and after")
     chosen = parser.parse_args()
     os.sched_setaffinity(0, chosen.cores)  # before any library counts them
     if chosen.library == "implicitq":
-        train, predict, about = ours(chosen.algorithm, chosen.hidden, chosen.env)
+        train, predict, about = ours(chosen.algorithm, chosen)
     else:
-        train, predict, about = peer(chosen.library, chosen.algorithm, chosen.hidden, chosen.env)
+        train, predict, about = peer(chosen.library, chosen.algorithm, chosen)
     installed = {package: _version(package) for package in PACKAGES}
     say({**about, "versions": {name: version for name, version in installed.items() if version is not None}})
     works = {"train": train, "predict": predict}

@@ -30,14 +30,16 @@ REFERENCE = "sbx sac"
 SETTINGS = {"512-512, 2 cores": ([512, 512], 2), "256-256, 1 core": ([256, 256], 1)}
 PAUSE = 0.3  # seconds before each turn, until the threads of the one before no longer spin
 PREDICTIONS = 1_000
+WARM_UP = [1_000, 200]  # steps before the first update, and until the first clock
 
 
 class Contender:
     """A process that is warm and waits."""
 
-    def __init__(self, python: str, name: str, hidden: list[int], cores: list[int]) -> None:
+    def __init__(self, python: str, name: str, hidden: list[int], cores: list[int], warm_up: list[int]) -> None:
         command = [python, str(HERE / "contender.py"), *name.split(), "--env", ENV]
-        command += ["--hidden", *map(str, hidden), "--cores", *map(str, cores)]
+        for flag, values in {"--hidden": hidden, "--cores": cores, "--warm-up": warm_up}.items():
+            command += [flag, *map(str, values)]
         self.name = name
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.about = self._answer()
@@ -65,7 +67,7 @@ def measure(chosen: argparse.Namespace, hidden: list[int], cores: list[int]) -> 
     contenders = []
     for name, python in names.items():
         print(f"warming up {name}", file=sys.stderr, flush=True)
-        contenders.append(Contender(python, name, hidden, cores))
+        contenders.append(Contender(python, name, hidden, cores, [100, 10] if chosen.quick else WARM_UP))
     found: dict[str, dict[str, list[float]]] = {each.name: {"step": [], "predict": []} for each in contenders}
     for number in range(chosen.repeats):
         for each in contenders:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 
 from implicitq.types import InputError
 
+Device = Any
+"""A `jax.Device`, which type checkers do not take for a type."""
 
-def find_device(name: str | None) -> jax.Device | None:
+
+def find_device(name: str | None) -> Device | None:
     """`gpu`, `cuda:1`, `cpu:0`: a platform of JAX, and which of its devices; the first, if no number is given.
 
     None is where JAX puts everything that nobody has placed: the accelerator, if there is one and JAX was installed for

@@ -19,6 +19,7 @@ import numpy as np
 from implicitq import equations, memory, networks
 from implicitq.algorithms import Algorithm
 from implicitq.configs import Config
+from implicitq.devices import Device
 from implicitq.normalization import Normalizer
 from implicitq.types import Array, InputError, PyTree, Spec, Transition
 from implicitq.validation import brief
@@ -111,7 +112,7 @@ def load_actor(
     config: Config,
     found: Mapping[str, Stored],
     read: Callable[[], Mapping[str, Array]],
-    device: jax.Device | None = None,
+    device: Device | None = None,
 ) -> Actor:
     """The actor with the arrays that `read` gives; they are not read if names, shapes or types do not fit."""
     networks = jax.eval_shape(algorithm.fresh_actor, jax.random.key(0))
@@ -192,7 +193,7 @@ class Learner:
     and nothing goes back before somebody asks.
     """
 
-    def __init__(self, algorithm: Algorithm, spec: Spec, config: Config, device: jax.Device | None = None) -> None:
+    def __init__(self, algorithm: Algorithm, spec: Spec, config: Config, device: Device | None = None) -> None:
         self._algorithm, self._device = algorithm, device
         self._average_rate = config.actor_average
         needed = 12 * least_parameters(config, spec)  # with both moments of Adam
@@ -314,7 +315,7 @@ def _jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return jax.jit(strict, **options)
 
 
-def _placed(leaves: list[jax.Array], device: jax.Device | None) -> list[jax.Array]:
+def _placed(leaves: list[jax.Array], device: Device | None) -> list[jax.Array]:
     """On the device, where compiled functions of them then run; None: where JAX has put them."""
     return leaves if device is None else jax.device_put(leaves, device)
 

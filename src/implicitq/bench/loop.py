@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -19,11 +20,11 @@ from implicitq.runs.conditions import versions
 from implicitq.train import Trainer
 
 _NEVER = 10**9
-_PARTS = {  # of a trainer -> what to watch, as attribute of the trainer and method of that
-    "environment": (("envs", "step"), ("envs", "next_episodes")),
-    "policy": (("", "_draw"),),
-    "replay": (("replay", "add"), ("replay", "begin"), ("replay", "sample")),
-    "update": (("learner", "update"),),
+_PARTS = {  # of a training step -> where in a trainer, and the methods that take its time
+    "environment": ("envs", ("step", "next_episodes")),
+    "policy": ("learner.newest", ("sample", "uniform")),
+    "replay": ("replay", ("add", "begin", "sample")),
+    "update": ("learner", ("update",)),
 }
 
 
@@ -98,17 +99,16 @@ def _shares(loop: WarmLoop, steps: int) -> dict[str, float]:
         def run(*arguments: Any, **named: Any) -> Any:
             start = time.perf_counter()
             result = work(*arguments, **named)
-            if part == "update":
-                jax.block_until_ready(loop.trainer.learner.leaves)
+            jax.block_until_ready(loop.trainer.learner.leaves if part == "update" else result)
             taken[part] += time.perf_counter() - start
             return result
 
         return run
 
     places = [
-        (part, getattr(loop.trainer, owner) if owner else loop.trainer, method)
-        for part, methods in _PARTS.items()
-        for owner, method in methods
+        (part, attrgetter(owner)(loop.trainer), method)
+        for part, (owner, methods) in _PARTS.items()
+        for method in methods
     ]
     for part, owner, method in places:
         setattr(owner, method, watched(part, getattr(owner, method)))

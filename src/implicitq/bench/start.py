@@ -13,8 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from implicitq.bench.clock import summary
-from implicitq.compilation import VARIABLE, use_cache
+from implicitq.compilation import VARIABLE
 from implicitq.events import Event, Ticked
 
 WARM_UP = 100  # steps before the first update; how many it takes to fill a replay is another matter
@@ -50,13 +52,10 @@ def watched(run: Callable[..., Any], arguments: list[str]) -> None:
     `compiling` are the seconds in which functions were compiled or loaded, `loaded` is how many were.
     """
     taken: dict[str, float] = defaultdict(float)
-    use_cache()  # before JAX is imported, as the command would
 
-    import jax
-
-    def note(event: str, seconds: float, **_: Any) -> None:
+    def note(event: str, duration_secs: float, **_: Any) -> None:
         if event in _COMPILING:
-            taken[_COMPILING[event]] += seconds
+            taken[_COMPILING[event]] += duration_secs
 
     def note_loaded(event: str, **_: Any) -> None:
         taken["loaded"] += event == _LOADED

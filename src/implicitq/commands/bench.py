@@ -19,7 +19,13 @@ from implicitq.validation import nearest
 
 PARTS = ("updates", "loop", "predict", "replay", "checkpoint", "start")
 _QUICK_SHAPES = ("Pendulum-v1", "HalfCheetah-v5")
-_START = "from implicitq.bench.start import watched; from implicitq.commands.train import run; watched(run, {!r})"
+_START = """
+from implicitq.compilation import use_cache
+use_cache()  # before JAX is imported, as the command would
+from implicitq.bench.start import watched
+from implicitq.commands.train import run
+watched(run, {!r})
+"""
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 import safetensors
 from gymnasium import Space
 
 from implicitq import algorithms, configs, memory
 from implicitq.configs import Config
+from implicitq.devices import Device
 from implicitq.envs import space_data, spaces
 from implicitq.learner import Actor, Stored, least_parameters, load_actor
 from implicitq.runs.atomic_files import HEADER, array_bytes, write_atomically
@@ -65,7 +65,7 @@ def content(
     return array_bytes(arrays, {**header, "digest": _digest(header, arrays)})
 
 
-def read(path: Path, device: jax.Device | None = None) -> PolicyFile:
+def read(path: Path, device: Device | None = None) -> PolicyFile:
     """The policy of a file, on a device; one sentence about any file that is none, or is damaged."""
     if not path.is_file():
         raise InputError(f"there is no policy file {path}")
@@ -81,7 +81,7 @@ def read(path: Path, device: jax.Device | None = None) -> PolicyFile:
         raise InputError(f"{path} is not a file of implicitq, or is damaged: {error}") from None
 
 
-def _read(file: Any, device: jax.Device | None) -> PolicyFile:
+def _read(file: Any, device: Device | None) -> PolicyFile:
     header = _checked_header(json.loads((file.metadata() or {})[HEADER]))
     config = configs.from_json(header["config"])
     configs.refuse_outdated(header["config"])

@@ -1,4 +1,4 @@
-"""Adroit with corrected rewards, against the formula on the states they were given for; needs the extra adroit."""
+"""Tasks of other packages: Adroit of gymnasium-robotics with our corrections, and the DeepMind Control Suite."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+import implicitq
+from implicitq.commands import main as cli
 from implicitq.envs.making import EnvironmentMaker
 from implicitq.sweeps import suites
 from implicitq.types import InputError
@@ -131,3 +133,57 @@ def test_without_the_package_the_extra_is_named():
     for ask in (lambda: suites.suite_of("adroit"), EnvironmentMaker("implicitq/AdroitHandDoor-v1")):
         with pytest.raises(InputError, match=r"pip install 'implicitq\[adroit\]'"):
             ask()
+
+
+CONTROL = "dm_control/cartpole-balance-v0"
+
+
+@pytest.fixture
+def dm_control():
+    """The DeepMind Control Suite by way of shimmy. Optional: pip install 'implicitq[dm-control]'."""
+    pytest.importorskip("dm_control")
+    pytest.importorskip("shimmy")
+
+
+@pytest.mark.usefixtures("dm_control")
+def test_an_id_needs_no_prefix_and_trains_by_command(small_flags, tmp_path):
+    flags = ["--env", CONTROL, *small_flags, "--eval-every", "1000", "--eval-episodes", "1"]
+    assert cli.run(["train", "miq", *flags, "--out", str(tmp_path / "run")]) == 0
+    assert (
+        cli.run(["evaluate", str(tmp_path / "run"), "--episodes", "1"]) == 0
+    )  # from the id in the file: a known package
+
+
+@pytest.mark.usefixtures("dm_control")
+def test_an_episode_ends_by_its_time_limit_and_is_repeatable():
+    env = EnvironmentMaker(CONTROL)()
+    assert env.action_space.shape == (1,)
+    first = [env.reset(seed=3)[0]["position"] for _ in range(2)]
+    np.testing.assert_array_equal(first[0], first[1])
+    ends = [env.step(np.zeros(1))[2:4] for _ in range(1_000)]
+    assert ends[-1] == (False, True)
+    assert (True, False) not in ends
+
+
+@pytest.mark.usefixtures("dm_control")
+def test_a_stopped_run_goes_on_bit_for_bit(small, tmp_path):
+    settings = {**small, "eval_episodes": 1, "eval_every": 120}
+    implicitq.make("miq", CONTROL, **settings).learn(out=tmp_path / "whole").close()
+    agent = implicitq.make("miq", CONTROL, **settings)
+    agent.learn(out=tmp_path / "parts", listeners=[lambda event: event.step < 80 if hasattr(event, "step") else None])
+    agent.close()
+    implicitq.resume(tmp_path / "parts").learn().close()
+    for name in ("metrics.csv", "evaluations.csv", "policy.safetensors"):
+        assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@pytest.mark.usefixtures("dm_control")
+@pytest.mark.parametrize("task", suites.SUITES["dmc"].tasks)
+def test_every_task_of_the_suite_can_be_made(task):
+    assert suites.action_kind(task) == "Box"
+
+
+@pytest.mark.usefixtures("dm_control")
+def test_a_task_that_there_is_not_is_refused_with_a_guess():
+    with pytest.raises(InputError, match=r"unknown environment 'dm_control/cartpole-balanc-v0'; did you mean"):
+        EnvironmentMaker("dm_control/cartpole-balanc-v0")()
