@@ -4,9 +4,11 @@ import sys
 import numpy as np
 import pytest
 
-from implicitq.theory import garnet, optimum
+from implicitq.theory import garnet, iq_dp, optimum
+from implicitq.theory.bounds import value_bound
 from implicitq.theory.complexity import (
     SCHEMES,
+    Complexity,
     ComplexityPlan,
     Curve,
     fitted_slope,
@@ -14,6 +16,7 @@ from implicitq.theory.complexity import (
     ladder,
     sample_complexity,
 )
+from implicitq.theory.rows import checked, measured
 from implicitq.theory.study import PARTS, Averaging, StudyPlan, averaging_of, study, table
 
 
@@ -53,6 +56,42 @@ def test_a_study_tells_in_its_table_what_the_theorems_say():
             assert 0 < row.value <= 1
     distances = [row.value for row in rows if row.part == "Limits"]
     assert max(distances[:2]) < 1e-4
+    assert {row.verdict for row in rows if row.part != "Noise"} == {"holds"}
+    assert {row.verdict for row in rows if row.part == "Noise"} <= {"measured", "not reached"}
+    assert all(row.sentence.endswith(".") for row in rows)
+
+
+def test_a_number_beyond_its_bound_fails_and_one_that_is_not_there_was_not_reached():
+    assert checked("m", "p", "q", 1.0, 1.0, "").verdict == "holds"
+    assert checked("m", "p", "q", 1.001, 1.0, "").verdict == "fails"
+    assert checked("m", "p", "q", float("nan"), 1.0, "").verdict == "fails"
+    assert measured("m", "p", "q", 3.0, "", 2.0).verdict == "measured"  # above a slope that binds nothing
+    assert measured("m", "p", "q", float("nan"), "").verdict == "not reached"
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.9, 0.99])
+def test_values_stay_within_their_bound_of_the_regularised_optimum(alpha):
+    mdp = garnet(8, 3, 2)
+    goal = optimum(mdp, (1 - alpha) * 0.3).value
+    trace = iq_dp(mdp, alpha=alpha, temperature=0.3, iterations=200)
+    distance = np.abs(trace.values[1:] - goal).max(axis=1)
+    bound = value_bound(mdp, alpha=alpha, temperature=0.3, iterations=200)
+    assert (distance <= bound + 1e-12).all()
+    assert bound[-1] < 0.2 * bound[0]  # and the bound says something
+
+
+def test_every_dash_and_every_slope_above_the_bound_is_explained():
+    some, none = np.array([1.0, 8.0, 64.0]), np.array([1.0, np.nan, np.nan])
+    counts = {name: none if name == "Q-learning, rate 1/k" else some for name in SCHEMES}
+    found = Complexity(1 / np.array([1.0, 2.0, 4.0]), 0.8, counts, np.array([1.0, 2.0, 4.0]), 0.1, counts, 5)
+    rows = {row.quantity: row for row in found.table()}
+    steep = rows["slope in 1/epsilon, IQ-DP, alpha = 1"]  # 3, above 2
+    assert (steep.verdict, round(steep.value, 6)) == ("measured", 3.0)
+    assert "no violation" in steep.sentence
+    assert "no faster than the bound" in rows["slope in 1/(1-discount), IQ-DP, alpha = 1"].sentence
+    dash = rows["slope in 1/epsilon, Q-learning, rate 1/k"]
+    assert dash.verdict == "not reached"
+    assert "only 1 of 3 goals" in dash.sentence
 
 
 def test_the_crossover_is_where_one_scheme_stops_being_behind():
@@ -111,4 +150,7 @@ def test_sample_complexity_reports_every_scheme():
     assert [row.value for row in found.table()] == pytest.approx(
         [slope for pair in found.slopes().values() for slope in pair], nan_ok=True
     )
-    assert [row.reference for row in found.table()] == [2.0, 4.0] * len(SCHEMES)
+    bounds = {row.quantity: row.reference for row in found.table()}
+    assert bounds["slope in 1/epsilon, IQ-DP, alpha = 1"] == 2.0
+    assert bounds["slope in 1/(1-discount), Speedy Q-learning"] == 4.0
+    assert bounds["slope in 1/epsilon, Q-learning, rate 1/k"] is None  # no bound is claimed
