@@ -7,8 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 
 from implicitq import __version__
@@ -66,9 +68,9 @@ def test_training_shows_the_preset_the_result_and_what_to_do_next(small_flags, t
     assert json.loads((folder / "config.json").read_text())["algorithm"] == "iq"
 
 
-def test_miq_is_the_default_and_the_algorithm_can_stand_anywhere():
-    assert split_algorithm([]) == ("miq", [])
-    assert split_algorithm(["--env", "CartPole-v1"]) == ("miq", ["--env", "CartPole-v1"])
+def test_iq_auto_is_the_default_and_the_algorithm_can_stand_anywhere():
+    assert split_algorithm([]) == ("iq-auto", [])
+    assert split_algorithm(["--env", "CartPole-v1"]) == ("iq-auto", ["--env", "CartPole-v1"])
     assert split_algorithm(["iq", "--steps", "5"]) == ("iq", ["--steps", "5"])
     assert split_algorithm(["--hidden", "64", "64", "iq"]) == ("iq", ["--hidden", "64", "64"])
 
@@ -84,10 +86,10 @@ def test_a_fresh_folder_is_taken_each_time(tmp_path, monkeypatch):
 
 def test_evaluate_prints_a_table_or_json(finished, capsys):
     assert run("evaluate", finished, "--trust-env", "--episodes", 3) == 0
-    assert "miq on toys:Toy-v0 after 120 steps" in capsys.readouterr().out
+    assert "iq-auto on toys:Toy-v0 after 120 steps" in capsys.readouterr().out
     assert run("evaluate", finished, "--trust-env", "--episodes", 3, "--json") == 0
     data = json.loads(capsys.readouterr().out)
-    assert (data["env"], data["algorithm"], data["step"]) == ("toys:Toy-v0", "miq", 120)
+    assert (data["env"], data["algorithm"], data["step"]) == ("toys:Toy-v0", "iq-auto", 120)
     assert len(data["returns"]) == len(data["lengths"]) == 3
     assert data["mean"] == pytest.approx(sum(data["returns"]) / 3)
     assert run("evaluate", finished / "policy.safetensors", "--trust-env", "--episodes", 3, "--json") == 0
@@ -118,6 +120,15 @@ def test_the_usage_page_names_every_command_and_algorithm_and_where_to_start(cap
         assert all(f"  {name:<14}{entry.summary}" in lines for name, entry in ALGORITHMS.items())
     assert run("--version") == 0
     assert capsys.readouterr().out.strip() == f"implicitq {__version__}"
+
+
+def test_warnings_of_gymnasium_lose_their_colour(capsys, monkeypatch):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    assert run("--version") == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        gym.logger.warn("%s is out of date", "Task-v2")
+    assert capsys.readouterr().err == "warning: Task-v2 is out of date\n"
 
 
 def test_every_command_is_a_module_and_every_module_a_command():
@@ -281,3 +292,7 @@ def test_an_alias_is_the_name_of_no_hyperparameter():
         assert not set(ALIASES) & {field.name for field in dataclasses.fields(entry.config)}
     known = {field.name for entry in ALGORITHMS.values() for field in dataclasses.fields(entry.config)}
     assert {name for names in ALIASES.values() for name in names} <= known
+
+
+WARM_UP = 1_200  # steps before the clock runs
+PAUSE = 0.02

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 import implicitq
-from policies import FIXTURES
 from toys import SMALL
+
+FIXTURES = Path(__file__).parent.parent / "fixtures/layout-1"
 
 
 @pytest.fixture(scope="session")
 def layout_1(tmp_path_factory) -> Path:
-    """Run folders and policy files of the first layout."""
+    """Run folders and policy files of the first layout, and what the policies answered."""
     directory = Path(shutil.copytree(FIXTURES, tmp_path_factory.mktemp("fixtures") / "layout-1"))
     shutil.unpack_archive(directory / "runs.zip", directory)
     return directory

@@ -6,12 +6,11 @@ Shapes: B batch, D action dimensions. Actions are stored as drawn, in [-1, 1].
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 
 from implicitq import equations
 from implicitq.algorithms.base import Metrics, global_norm
@@ -19,6 +18,9 @@ from implicitq.configs import SACConfig
 from implicitq.networks import TwinActionValue
 from implicitq.policies.tanh_gaussian import TanhGaussianPolicy
 from implicitq.types import PyTree, Spec, Transition
+
+if TYPE_CHECKING:
+    import optax
 
 _VALUE_SAMPLES = 32
 
@@ -69,9 +71,9 @@ def policy_loss(
     observation: jax.Array,
     key: jax.Array,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Mean of T ln pi(a|s) - min_j Q_j(s, a), for a drawn from the policy; also gives the entropy, -mean ln pi.
+    """Mean of T ln pi(a|s) - min_j Q_j(s, a), for a drawn from the policy.
 
-    And the soft value, of which it is the negative.
+    Also gives the entropy, -mean ln pi, and the mean soft value, which is minus the loss.
     """
     action, log_pi = policy(observation).sample_and_log_prob(key)
     q = jnp.minimum(*critics(observation, action))
@@ -93,18 +95,20 @@ class SAC:
     def needs_later_steps(self) -> bool:
         return False
 
-    def init(self, key: jax.Array) -> SACState:
+    def fresh_actor(self, key: jax.Array) -> Networks:
         policy_key, critic_key = jax.random.split(key)
         hidden, first = self.config.hidden, self.config.temperature
-        online: PyTree = Networks(
+        return Networks(
             TanhGaussianPolicy(self.spec, hidden, policy_key),
             TwinActionValue(self.spec, hidden, critic_key),
             jnp.log(jnp.float32(1.0 if first == "auto" else first)),
         )
-        return self.start(online)
+
+    def init(self, key: jax.Array) -> SACState:
+        return self.start(self.fresh_actor(key))
 
     def start(self, actor: PyTree) -> SACState:
-        optimizers = Optimizers(*(optax.adam(self.config.learning_rate).init(part) for part in actor))
+        optimizers = Optimizers(*(_adam(self.config.learning_rate).init(part) for part in actor))
         return SACState(actor, jax.tree.map(jnp.copy, actor.critics), optimizers)
 
     def update(self, state: SACState, batch: Transition[jax.Array], key: jax.Array) -> tuple[SACState, Metrics]:
@@ -175,20 +179,26 @@ class SAC:
         return first, jnp.zeros_like(first)
 
     def log_prob(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
-        """Of a density in [-1, 1] coordinates."""
+        """ln of the density, in coordinates where the bounds are -1 and 1."""
         return actor.policy(observation).log_prob(coordinates)
 
     def q_value(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
-        """The lesser of the two."""
+        """The smaller of the two Q-values."""
         return jnp.minimum(*actor.critics(observation, coordinates))
 
     def _entropy_target(self) -> float:
-        """Over all action dimensions; by default -1 nat for each."""
+        """The entropy target, summed over all action dimensions; by default -1 nat for each."""
         each = -1.0 if self.config.entropy_target is None else self.config.entropy_target
         return each * self.spec.action_dimensions
 
     def _step(
         self, network: PyTree, gradient: PyTree, optimizer: optax.OptState, rate: float
     ) -> tuple[PyTree, optax.OptState]:
-        step, optimizer = optax.adam(rate).update(gradient, optimizer)
+        step, optimizer = _adam(rate).update(gradient, optimizer)
         return eqx.apply_updates(network, step), optimizer
+
+
+def _adam(rate: float) -> optax.GradientTransformation:
+    import optax  # here, so that a policy can be loaded and act without it
+
+    return optax.adam(rate)

@@ -12,14 +12,26 @@ from implicitq.configs.fields import (
     Weights,
     weights,
 )
-from implicitq.configs.files import LAYOUT, from_file, from_json, refuse_outdated, to_file, to_json
+from implicitq.configs.files import (
+    LAYOUT,
+    from_file,
+    from_json,
+    refuse_outdated,
+    to_file,
+    to_flags,
+    to_json,
+    to_preset,
+    train_command,
+)
 from implicitq.configs.presets import (
     ALGORITHMS,
+    KNOWN,
     PRESETS,
     AlgorithmEntry,
     changed,
     describe_preset,
     draft,
+    entry_of,
     make_room,
     preset_values,
     resolve,
@@ -27,6 +39,7 @@ from implicitq.configs.presets import (
 
 __all__ = [
     "ALGORITHMS",
+    "KNOWN",
     "LAYOUT",
     "POLICIES",
     "PRESETS",
@@ -42,6 +55,7 @@ __all__ = [
     "changed",
     "describe_preset",
     "draft",
+    "entry_of",
     "from_file",
     "from_json",
     "make_room",
@@ -49,6 +63,9 @@ __all__ = [
     "refuse_outdated",
     "resolve",
     "to_file",
+    "to_flags",
     "to_json",
+    "to_preset",
+    "train_command",
     "weights",
 ]

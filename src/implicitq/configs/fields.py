@@ -6,21 +6,22 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
-import tyro
-
 from implicitq.types import ActionKind, InputError
 from implicitq.validation import check_types, require
+
+HIDDEN: Any = "no flag"
+"""Marks fields that are no flags. `commands.parsing` puts the mark of its parser here, so that configs need none."""
 
 
 @dataclass(frozen=True)
 class Config:
     """What every algorithm has. Comments are the help texts of the command line; the paper's symbol comes first."""
 
-    algorithm: Annotated[str, tyro.conf.Suppress] = ""
+    algorithm: Annotated[str, HIDDEN] = ""
     env: str = "Pendulum-v1"  # Gymnasium id of the task.
     steps: int = 1_000_000  # Environment steps to train for.
     seed: int = 0  # Fixes all that is random: networks, exploration, replay, episodes.
-    preset: Literal["paper", "none"] = "paper"  # paper: per-task exceptions where known; none: one setting for all.
+    preset: Literal["paper", "none", "file"] = "paper"  # paper: per-task exceptions; none; or a FILE.toml or FILE.json.
     discount: float = 0.99  # gamma: how much a reward counts that comes one step later.
     target_update: float = 0.05  # lambda: target <- (1 - lambda) target + lambda online, after every update.
     learning_rate: float = 3e-4  # Step size of Adam.
@@ -31,14 +32,14 @@ class Config:
     hidden: tuple[int, ...] = (512, 512)  # Units of each hidden layer.
     torso: Literal["auto", "mlp", "cnn"] = "auto"  # cnn: convolutions first, for images; auto: cnn for images only.
     n_step: int = 1  # Rewards summed before bootstrapping.
-    actor_average: float | None = None  # Evaluate and save a running mean of weights, with this share of the new ones.
+    actor_average: float | None = None  # Evaluate and save a running mean of weights, which moves by this share.
     normalize_observations: bool = False  # Bring every feature to mean 0 and variance 1; images as they are.
     updates_per_step: int = 1  # Updates after every environment step.
     action_bound: float | None = None  # Box actions without bounds are taken from -bound to bound; None: refused.
     num_envs: int = 1  # Environments stepped side by side; updates per environment step stay the same.
     vectorization: Literal["sync", "async"] = "sync"  # sync: all in this process; async: one process per environment.
     on_env_error: Literal["stop", "restart"] = "stop"  # restart: a training environment that fails is made anew.
-    env_timeout: float | None = None  # Seconds that an environment may take to answer, with async; None: any.
+    env_timeout: float | None = None  # Seconds that an environment may take to answer, with async; None: no limit.
     eval_every: int = 10_000  # Steps between evaluations.
     eval_episodes: int = 10  # Episodes per evaluation, with the deterministic policy.
     checkpoint_every: int = 10_000  # Steps between checkpoints.
@@ -162,8 +163,10 @@ class ImplicitConfig(Config):
     bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
     softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature), for auto.
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
-    n_step_target: Literal["plain", "path", "soft"] = "plain"  # Terms of n-step returns; docs/algorithms.md.
-    log_policy: Literal["probability", "density", "centred"] = "probability"  # What ln pi is in Q; docs/algorithms.md.
+    n_step_target: Literal["plain", "path", "soft"] = "plain"
+    """Terms of n-step returns. plain: rewards; path: also ln pi of every step; soft: the entropy target instead."""
+    log_policy: Literal["probability", "density", "centred"] = "probability"
+    """The ln pi in Q. probability: of a bin; density: per unit of action; centred: plus the entropy target."""
     batch_norm: bool = False  # Batch normalisation in both networks, and no target networks (target_update is unused).
     adam_b1: float = 0.9  # Decay of Adam's mean of gradients.
     temperature_learning_rate: float | None = None  # For auto: step size of ln temperature; None: learning_rate.
@@ -174,7 +177,7 @@ class ImplicitConfig(Config):
 
     @property
     def weights(self) -> Weights:
-        """Of a fixed temperature."""
+        """Temperature and alpha, where the temperature is fixed."""
         assert self.temperature != "auto"
         return weights(self.temperature, self.alpha, self.kl, self.entropy)
 
@@ -241,7 +244,7 @@ class PCLConfig(ImplicitConfig):
 
     temperature: float | Literal["auto"] | None = 1e-4  # tau: weight of KL and entropy together. auto: learnt.
     alpha: float | None = 0.0  # Share of the KL in the temperature: 0 is PCL, 0.9 is Trust-PCL.
-    batch_norm: Annotated[bool, tyro.conf.Suppress] = False  # Only without: there is no form of the loss with it.
+    batch_norm: Annotated[bool, HIDDEN] = False  # Only without: there is no form of the loss with it.
 
     def __post_init__(self) -> None:
         super().__post_init__()
