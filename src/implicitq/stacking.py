@@ -40,16 +40,12 @@ class StackedLearners:
 
     def take(self, seat: int) -> list[jax.Array]:
         """The leaves of one learner."""
-        if self._parts is None:
-            assert self._stacked is not None
-            self._parts = _apart(self._stacked)
-        return self._parts[seat]
+        return self._apart()[seat]
 
     def put(self, seat: int, leaves: list[jax.Array]) -> None:
         """Replace the leaves of one learner."""
-        self.take(seat)
-        assert self._parts is not None
-        self._parts[seat], self._stacked = leaves, None
+        self._apart()[seat] = leaves
+        self._stacked = None
 
     def answer(self, requests: Mapping[int, Request]) -> dict[int, _Actions | None]:
         """Do what the learners ask for, by their seats. All ask for the same; those that ask for nothing stay."""
@@ -79,10 +75,15 @@ class StackedLearners:
         stored, coordinates = map(np.asarray, draw(leaves, self._act_keys, observations, steps, *masks))
         return {seat: (stored[seat], coordinates[seat]) for seat in requests}
 
+    def _apart(self) -> list[list[jax.Array]]:
+        if self._parts is None:
+            assert self._stacked is not None
+            self._parts = _unstack(self._stacked)
+        return self._parts
+
     def _together(self) -> list[jax.Array]:
         if self._stacked is None:
-            assert self._parts is not None
-            self._stacked = _stack(self._parts)
+            self._stacked = _stack(self._apart())
         return self._stacked
 
 
@@ -92,7 +93,7 @@ def _stack(parts: list[list[jax.Array]]) -> list[jax.Array]:
 
 
 @jax.jit
-def _apart(stacked: list[jax.Array]) -> list[list[jax.Array]]:
+def _unstack(stacked: list[jax.Array]) -> list[list[jax.Array]]:
     return [[leaf[seat] for leaf in stacked] for seat in range(len(stacked[0]))]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Generic
+from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
 import tyro
 from rich.table import Table
@@ -12,12 +13,15 @@ from rich.table import Table
 from implicitq.commands.display import console, table
 from implicitq.commands.parsing import C, Hyperparameters, Track, default, parse_with_config
 from implicitq.configs import describe_preset
-from implicitq.runs.layout import CURVE, checkpoint_steps, fresh_folder, read_evaluations
+from implicitq.runs.layout import CURVE, checkpoint_steps, fresh_folder, read_evaluations, run_folders
 from implicitq.runs.metrics import first_implausible
 from implicitq.types import Evaluation, InputError
 
 if TYPE_CHECKING:
     from implicitq.agent import Agent
+    from implicitq.seeds import Seeds
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -35,30 +39,44 @@ class Options(Generic[C]):
         ),
     ] = None
     track: Track = None
+    seeds: Annotated[
+        tuple[int, ...] | None,
+        tyro.conf.arg(
+            metavar="INT ...",
+            help="Train several seeds in step in this process, with their networks stacked, each in a folder of its own "
+            "below that of the run: seed-0, seed-1, ... Pays for small networks and on accelerators.",
+            help_behavior_hint="(default: only that of --seed)",
+        ),
+    ] = None
 
 
 def run(arguments: list[str]) -> int:
     options = parse_with_config(Options, "train", "Train", "Pendulum-v1", arguments)
-    config = options.config
+    config, seeds = options.config, options.seeds
+    if seeds is not None and any(word.split("=")[0] == "--seed" for word in arguments):
+        raise InputError("give --seed for one run, or --seeds for several, not both")
 
     from implicitq.agent import from_config
+    from implicitq.seeds import Seeds
 
-    agent = from_config(config)
+    agent = from_config(config) if seeds is None else Seeds.from_config(config, seeds)
     if options.source is not None:
         try:
             agent.start_from(options.source)
         except InputError:
             agent.close()
             raise
-    out = options.out or fresh_folder(config)
-    console.print(f"{config.algorithm} on {config.env}, seed {config.seed}, {config.steps:,} steps", style="bold")
+    out = options.out or fresh_folder(config, len(seeds or (0,)))
+    told = f"seed {config.seed}" if seeds is None else f"seeds {' '.join(map(str, seeds))}"
+    console.print(f"{config.algorithm} on {config.env}, {told}, {config.steps:,} steps", style="bold")
     console.print(f"{describe_preset(config)}\nrun folder: {out}")
     return learn(agent, out, options.track)
 
 
-def learn(agent: Agent, out: Path | None, track: tuple[str, ...] | None = None) -> int:
+def learn(agent: Agent | Seeds, out: Path | None, track: tuple[str, ...] | None = None) -> int:
     """Train to the planned end, and say what came out and what to do next; gives the exit code."""
     from implicitq.driver import Interrupted
+    from implicitq.seeds import Seeds
 
     try:
         agent.learn(progress=True, out=out, track=track)
@@ -66,12 +84,12 @@ def learn(agent: Agent, out: Path | None, track: tuple[str, ...] | None = None) 
         console.print(f"stopped at step {stop.step:,}; nothing is lost. Go on with: implicitq resume {agent.directory}")
         return 128 + stop.signal_number
     except (InputError, OSError):
-        if agent.directory is not None and checkpoint_steps(agent.directory):
+        if agent.directory is not None and any(map(checkpoint_steps, run_folders(agent.directory))):
             console.print(f"the last checkpoint is kept; go on from it with: implicitq resume {agent.directory}")
         raise
     finally:
         agent.close()
-    _tell_result(agent)
+    (_tell_results if isinstance(agent, Seeds) else _tell_result)(agent)
     return 0
 
 
@@ -93,11 +111,38 @@ def _tell_result(agent: Agent) -> None:
     )
 
 
-def _evaluations_table(evaluations: list[Evaluation], most: int = 12) -> Table:
-    """Evaluations spread evenly over the run, the last one always among them."""
+def _tell_results(group: Seeds) -> None:
+    """Of several seeds."""
+    folder = group.directory
+    assert folder is not None
+    folders = run_folders(folder)
+    shown = table("evaluations, mean over the seeds", "step", "mean return", "std over seeds")
+    rounds = list(zip(*map(read_evaluations, folders), strict=True))
+    for done in _spread(rounds):
+        means = [each.mean for each in done]
+        shown.add_row(f"{done[0].step:,}", f"{statistics.fmean(means):,.1f}", f"{statistics.pstdev(means):,.1f}")
+    console.print(shown)
+    for each in folders:
+        diverged = first_implausible(each)
+        if diverged is not None:
+            console.print(f"{each.name}: {diverged}; see docs/tracking.md", style="bold")
+    console.print(
+        f"\nnext:\n"
+        f"  implicitq plot {folder}\n"
+        f"  implicitq report {folder}\n"
+        f"  implicitq evaluate {folders[0]} --episodes 20\n"
+        f"  implicitq resume {folder} --steps {2 * group.agents[0].config.steps}"
+    )
+
+
+def _evaluations_table(evaluations: list[Evaluation]) -> Table:
     shown = table("evaluations, deterministic policy", "step", "mean return", "std", "mean length")
-    stride = -(-len(evaluations) // most)
-    for done in evaluations[::-1][::stride][::-1]:
+    for done in _spread(evaluations):
         length = sum(done.lengths) / len(done.lengths)
         shown.add_row(f"{done.step:,}", f"{done.mean:,.1f}", f"{done.std:,.1f}", f"{length:,.0f}")
     return shown
+
+
+def _spread(rows: list[T], most: int = 12) -> list[T]:
+    """Rows spread evenly over the run, the last one always among them."""
+    return rows[::-1][:: max(1, -(-len(rows) // most))][::-1]
