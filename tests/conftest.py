@@ -21,12 +21,17 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 hypothesis.settings.register_profile("implicitq", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("implicitq")
 
-# Many tests compile the same tiny functions. The first process of a session makes a folder to keep them in, and the
-# workers of pytest-xdist inherit its name; other processes do not use it, so what they show holds for fresh ones.
-_COMPILED = "IMPLICITQ_TESTS_COMPILED"
+# Many tests compile the same tiny functions. The first process of a session makes a folder to keep them in; the workers
+# of pytest-xdist, and the commands that tests start, inherit its name.
+_COMPILED = "JAX_COMPILATION_CACHE_DIR"
 _is_first = _COMPILED not in os.environ
 if _is_first:
     os.environ[_COMPILED] = tempfile.mkdtemp(prefix="implicitq-tests-")
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+# Most of the time would go into making fast code of functions that run for milliseconds. With flags of your own
+# (`.ci/run` runs some tests a second time so) everything is compiled as users have it.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 jax.config.update("jax_compilation_cache_dir", os.environ[_COMPILED])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -201,10 +201,11 @@ def test_a_config_cannot_be_changed():
 
 @pytest.mark.parametrize("entry", configs.ALGORITHMS.values(), ids=list(configs.ALGORITHMS))
 def test_every_hyperparameter_has_a_help_text(entry):
-    """Tyro reads the comment on the line of the field; a formatter that breaks the line takes it away."""
+    """Tyro reads the comment on the line of the field, lost if a formatter breaks the line, or the text below it."""
     text = "".join(inspect.getsource(kind) for kind in entry.config.__mro__[:-1])
     shown = [field.name for field in dataclasses.fields(entry.config) if field.name != "algorithm"]
-    missing = [name for name in shown if not re.search(rf"^    {name}: .+  # [A-Za-z|].*\.$", text, re.MULTILINE)]
+    told = r"(  # [A-Za-z|].*\.|\n    \"\"\"[A-Z].*\.\"\"\")$"
+    missing = [name for name in shown if not re.search(rf"^    {name}: .+{told}", text, re.MULTILINE)]
     assert missing == []
 
 

@@ -13,12 +13,11 @@ pytestmark = pytest.mark.skipif(not FAULTS.is_dir(), reason="the benchmarks are 
 
 
 @pytest.fixture
-def faults(monkeypatch, tmp_path):
-    """The modules of the benchmark, with a cache of their own."""
+def faults(monkeypatch):
+    """The modules of the benchmark."""
     monkeypatch.syspath_prepend(str(FAULTS))
     import shared
 
-    monkeypatch.setattr(shared, "_COMPILED", tmp_path / "compiled")
     yield shared
     for name in MODULES:
         sys.modules.pop(name, None)

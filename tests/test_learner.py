@@ -11,7 +11,9 @@ import pytest
 
 import implicitq
 import toys
-from implicitq import algorithms
+from implicitq import algorithms, configs
+from implicitq.learner import Actor, Stored, load_actor
+from implicitq.types import InputError, Spec
 
 SETTINGS = {**toys.SMALL, "min_replay": 4, "batch_size": 3}  # as many rows as features: [B] - [B, O] would broadcast
 
@@ -66,3 +68,86 @@ def test_what_the_process_has_set_is_left_as_it_was(anything_goes):
     agent.value(np.zeros((4, 3)))
     np.testing.assert_array_equal(jnp.zeros(3) + jnp.ones((2, 3)), np.ones((2, 3)))
     agent.close()
+
+
+SMALL = {name: value for name, value in toys.SMALL.items() if name != "bins"} | {"min_replay": 20, "eval_every": 10_000}
+
+
+def newest(agent: implicitq.Agent) -> np.ndarray:
+    return np.concatenate([np.ravel(leaf) for leaf in agent._trainer.learner.newest.arrays().values()])
+
+
+def shipped(agent: implicitq.Agent) -> np.ndarray:
+    return np.concatenate([np.ravel(array) for array in agent._actor.arrays().values()])
+
+
+def actor_of(arrays: dict[str, np.ndarray], spec: Spec, config: configs.Config) -> Actor:
+    stored = {name: Stored(array.shape, str(array.dtype)) for name, array in arrays.items()}
+    return load_actor(algorithms.build(config, spec), spec, config, stored, lambda: arrays)
+
+
+def test_it_is_the_plain_mean_at_first_and_an_exponential_one_later():
+    agent = implicitq.make("iq", toys.Toy(), seed=0, actor_average=0.25, **SMALL)
+    agent.learn(19)
+    weights = []
+    expected = np.zeros(0)
+    for count in range(1, 9):
+        agent.learn(1)
+        weights.append(newest(agent))
+        expected = np.mean(weights, axis=0) if count <= 4 else 0.75 * expected + 0.25 * weights[-1]
+        np.testing.assert_allclose(shipped(agent), expected, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(expected, weights[-1], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env"),
+    [("miq-auto", toys.Toy), ("sac", toys.Toy), ("miq", toys.DiscreteToy), ("dqn", toys.DiscreteToy)],
+)
+def test_training_does_not_notice_it_and_every_answer_of_the_agent_uses_it(algorithm, env):
+    plain = implicitq.make(algorithm, env(), seed=0, **SMALL, actor_average=None).learn(60)
+    averaged = implicitq.make(algorithm, env(), seed=0, **SMALL, actor_average=0.05).learn(60)
+    arrays = averaged._trainer.learner.arrays()
+    for name, array in plain._trainer.learner.arrays().items():
+        np.testing.assert_array_equal(arrays[name], array)
+    observation = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    assert not np.array_equal(plain.value(observation), averaged.value(observation))
+    spec = plain._trainer.spec
+    plain._actor = actor_of(averaged._actor.arrays(), spec, plain.config)
+    for deterministic in (False, True):
+        actions, expected = (each.predict(observation, deterministic=deterministic)[0] for each in (averaged, plain))
+        np.testing.assert_array_equal(actions, expected)
+        for question in ("log_prob", "q_value"):
+            answers = (getattr(each, question)(observation, actions) for each in (averaged, plain))
+            np.testing.assert_array_equal(*answers)
+    np.testing.assert_array_equal(averaged.value(observation), plain.value(observation))
+
+
+def test_a_policy_file_holds_nothing_else(tmp_path):
+    agent = implicitq.make("miq-auto", toys.Toy(), seed=0, **SMALL).learn(60)
+    assert agent.config.actor_average == 1e-3
+    agent.save(tmp_path / "a.policy")
+    loaded = implicitq.load(tmp_path / "a.policy")
+    np.testing.assert_array_equal(shipped(loaded), shipped(agent))
+    assert shipped(agent).size == newest(agent).size
+    assert not np.array_equal(newest(agent), shipped(agent))
+
+
+def test_arrays_that_are_not_known_are_refused():
+    agent = implicitq.make("iq", toys.Toy(), seed=0, **SMALL)
+    spec, arrays = agent._trainer.spec, agent._actor.arrays() | {"average.x": np.zeros(1)}
+    with pytest.raises(InputError, match=r"the saved state has 'average.x', which is not known here"):
+        actor_of(arrays, spec, agent.config)
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.5])
+def test_a_wrong_rate_is_refused(rate):
+    with pytest.raises(InputError, match=r"actor_average must be a number in \(0, 1\] or None"):
+        configs.resolve("iq", "Pendulum-v1", actor_average=rate)
+
+
+def test_a_file_from_before_a_field_existed_means_the_fields_default():
+    """Not what the algorithm's preset has by now: that run did not have it."""
+    data = configs.to_json(configs.resolve("miq-auto", "Pendulum-v1"))
+    assert data["actor_average"] == 1e-3
+    del data["actor_average"]
+    assert configs.from_json(data).actor_average is None

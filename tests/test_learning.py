@@ -91,8 +91,9 @@ PARKED = 18.0
 SWING = {"hidden": (64, 64), "learning_rate": 3e-3, "batch_size": 64, "target_update": 0.02, "discount": 0.97}
 SWING |= {"eval_every": 100_000}
 SWING_STEPS, SWUNG_UP = 5_000, -500.0
-DIALS = {"hidden": (64,), "learning_rate": 3e-3, "min_replay": 200, "eval_every": 100_000}
-DIALS_STEPS, TURNED = 3_000, 9.0
+DIALS = {"hidden": (64,), "learning_rate": 3e-3, "min_replay": 200, "discount": 0.5, "temperature": 0.1}
+DIALS |= {"eval_every": 100_000}
+DIALS_STEPS, TURNED = 2_000, 9.0
 
 
 def parking_cases() -> list[tuple[str, str]]:

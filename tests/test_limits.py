@@ -6,10 +6,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import implicitq
 import limits
 from implicitq import configs, equations
 from implicitq.algorithms import dqn, iq
 from implicitq.policies.multicategorical import Multicategorical
+from implicitq.theory import garnet, optimum
+from implicitq.theory.library import as_gymnasium
 from implicitq.types import Spec, Transition
 
 DISCRETE = Spec(observation_size=3, action_dimensions=1, categories=(4,))
@@ -116,3 +119,35 @@ def test_the_soft_maximum_has_the_maximum_as_its_end():
     assert float(equations.soft_maximum(F[0], 0.0)) == 0.5
     np.testing.assert_allclose(equations.soft_maximum(F, 1e-6), jnp.max(F, axis=1), atol=1e-5)
     assert eqx.filter_jit(equations.soft_maximum)(F, 1.0)[0] == pytest.approx(float(np.log(np.exp(F[0]).sum())))
+
+
+DISCOUNT = 0.8
+
+
+@pytest.mark.parametrize(("algorithm", "alpha"), [("iq", 0.0), ("miq", 0.5)])
+def test_the_agent_reaches_the_optimum_regularised_at_one_minus_alpha_times_the_temperature(algorithm, alpha):
+    mdp = garnet(states=6, actions=3, branching=2, discount=DISCOUNT, seed=1)
+    entropy_weight = 0.3
+    exact = optimum(mdp, temperature=entropy_weight)
+    agent = implicitq.make(
+        algorithm,
+        lambda: as_gymnasium(mdp, horizon=20),
+        seed=0,
+        temperature=entropy_weight / (1 - alpha),
+        alpha=alpha,
+        discount=DISCOUNT,
+        hidden=(64,),
+        learning_rate=3e-3,
+        min_replay=500,
+        eval_every=10**6,
+    )
+    agent.learn(4_000)
+    states = np.arange(mdp.states)
+    policy = np.stack(
+        [np.exp(agent.log_prob(states, np.full(mdp.states, action))) for action in range(mdp.actions)], axis=1
+    )
+    np.testing.assert_allclose(agent.value(states), exact.value, atol=0.05 * np.ptp(exact.q))
+    np.testing.assert_allclose(policy, exact.policy, atol=0.06)
+    # The test can fail: an unregularised or differently regularised optimum is far away.
+    for other in (0.0, 2 * entropy_weight):
+        assert np.abs(agent.value(states) - optimum(mdp, temperature=other).value).max() > 0.2 * np.ptp(exact.q)

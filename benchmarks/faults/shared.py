@@ -37,10 +37,11 @@ SMALL = {
 }
 ENV = "Pendulum-v1"
 DISCRETE = "CartPole-v1"
-_COMPILED = Path(tempfile.gettempdir()) / f"implicitq-faults-{os.getuid()}"  # the same tiny functions all the time
+_CACHE = "JAX_COMPILATION_CACHE_DIR"
+_COMPILED = Path(os.environ.get(_CACHE) or Path(tempfile.gettempdir()) / f"implicitq-faults-{os.getuid()}")
 SETTINGS = {
     "COLUMNS": "400",
-    "JAX_COMPILATION_CACHE_DIR": str(_COMPILED),
+    _CACHE: str(_COMPILED),  # the same tiny functions all the time
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }

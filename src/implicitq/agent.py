@@ -214,7 +214,7 @@ class Agent:
     def log_prob(self, observation: Any, action: Any, action_masks: Any = None) -> Array:
         """ln pi(a|s); for a `Box`, of the probability mass of the nearest bin.
 
-        Gaussian policies, SAC and `log_policy="density"` (`miq-auto`) have a density instead, in coordinates where the
+        Gaussian policies, SAC and `log_policy="density"` have a density instead, in coordinates where the
         bounds are -1 and 1.
         """
         return self._ask(self._actor.log_prob, observation, action, action_masks)

@@ -35,7 +35,7 @@ def plausible_value(largest_reward: float, temperature: float, dimensions: int, 
 
 
 def is_implausible(value: Any, plausible: Any) -> Any:
-    """Whether values have left all that rewards can explain; nan has not."""
+    """Whether values have left all that rewards can explain; never for nan."""
     return np.abs(value) > _UNTRAINED + _MARGIN * plausible
 
 

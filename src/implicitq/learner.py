@@ -147,7 +147,7 @@ def load_actor(
 
 
 def least_parameters(config: Config, spec: Spec) -> int:
-    """Those of one network from observations to a single number: no actor has fewer.
+    """Parameters of one network from observations to a single number: no actor has fewer.
 
     In whole numbers of any size, to be asked before networks are made from a config or spaces that nobody checked.
     """
@@ -357,7 +357,7 @@ class Learner:
 
 
 def _jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Compile, and refuse shapes that fit by accident: [B] beside [B, 1] is an error, as it would be silent else."""
+    """Compile, and refuse shapes that fit by accident: [B] beside [B, 1] is an error, and does not pass in silence."""
 
     @functools.wraps(function)
     def strict(*arguments: Any) -> Any:

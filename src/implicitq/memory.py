@@ -17,7 +17,7 @@ _KINDS = {  # of control groups: where they are, and the files with their limit 
 
 
 class Memory(NamedTuple):
-    """In bytes."""
+    """Amounts of memory, in bytes."""
 
     machine: int
     limit: int  # what this process can have of it

@@ -159,11 +159,11 @@ def resume(directory: str | Path, env: EnvironmentSource | None = None, **option
         steps = {step for step in steps if step <= least}  # one of them had a damaged checkpoint
 
 
-def check_seeds(seeds: Iterable[int]) -> list[int]:
-    """Refuse what is no list of different seeds."""
-    found = [seeds] if isinstance(seeds, int | str) or not isinstance(seeds, Iterable) else list(seeds)
+def check_seeds(seeds: Any) -> list[int]:
+    """Refuse what is no list of different seeds; a config says which numbers can be seeds."""
+    found = list(seeds) if isinstance(seeds, Iterable) else []
     whole = all(isinstance(seed, int) and not isinstance(seed, bool) for seed in found)
-    if not found or not whole or isinstance(seeds, int) or len(set(found)) < len(found):
+    if not found or not whole or len(set(found)) < len(found):
         raise InputError(f"seeds must be different whole numbers, such as [0, 1, 2], got {brief(seeds)}")
     return found
 

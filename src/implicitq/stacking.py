@@ -77,13 +77,14 @@ class StackedLearners:
 
     def _apart(self) -> list[list[jax.Array]]:
         if self._parts is None:
-            assert self._stacked is not None
-            self._parts = _unstack(self._stacked)
+            self._parts = parts = _unstack(self._stacked)
+            return parts
         return self._parts
 
     def _together(self) -> list[jax.Array]:
         if self._stacked is None:
-            self._stacked = _stack(self._apart())
+            self._stacked = stacked = _stack(self._apart())
+            return stacked
         return self._stacked
 
 

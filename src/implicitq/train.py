@@ -318,5 +318,5 @@ class Trainer:
 
 
 def under(prefix: str, arrays: dict[str, Array]) -> dict[str, Array]:
-    """Those whose names begin with the prefix, without it."""
+    """The entries whose names begin with the prefix, under names without it."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -73,7 +73,7 @@ def test_the_temperature_moves_until_the_policy_has_the_wanted_entropy(policy, t
         min_replay=100,
         batch_size=64,
         eval_every=10**6,
-    ).learn(4_000)
+    ).learn(2_500)
     observation, actions = np.ones((2_000, 1), np.float32), agent.predict(np.ones((2_000, 1), np.float32))[0]
     if policy == "gaussian":  # the environment gets clipped samples; judge the density by those inside
         scale = actions[(np.abs(actions) < 1).all(axis=1)].std(axis=0)

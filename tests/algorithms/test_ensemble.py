@@ -145,7 +145,7 @@ def test_an_ensemble_finds_the_soft_values_of_the_probe(kind):
         batch_size=64,
         learning_rate=3e-3,
         eval_every=10**6,
-    ).learn(4_000)
+    ).learn(2_500)
     bonus = 0.2 * np.log({"Box": 5, "Discrete": 2}[kind])
     states = (State.CONSTANT, State.UP, State.DOWN, State.SECOND)
     expected = {state: VALUES[state] + bonus for state in states} | {State.LOOP: (1 + bonus) / (1 - DISCOUNT)}
@@ -172,7 +172,7 @@ def test_centred_values_hold_rewards_alone_where_the_policy_has_the_wanted_entro
         batch_size=64,
         learning_rate=3e-3,
         eval_every=10**6,
-    ).learn(2_500)
+    ).learn(1_600)
     states = (State.CONSTANT, State.DOWN, State.LOOP)
     np.testing.assert_allclose(agent.value(one_hot(*states)), [VALUES[state] for state in states], atol=0.1)
     agent.close()

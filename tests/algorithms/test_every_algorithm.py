@@ -34,13 +34,16 @@ PROBED = [*OTHER_KINDS[1::2], *ONE_CASE_EACH[::2]]
 def trained_on_probe(algorithm: str, probe: partial, callback=(), **more) -> implicitq.Agent:
     """After enough steps with the untrained policy to have seen every action: it is not exploration that is probed."""
     settings = {**SMALL, "discount": DISCOUNT, "min_replay": 1_000, "eval_every": 3_500, **more}
-    if algorithm in ("sac", "miq-auto"):
+    steps = 2_500
+    if algorithm in ("sac", "iq-auto"):
         settings["temperature"] = 0.01  # a learnt one would add its own entropy to the values
-    if algorithm == "miq-auto":
-        settings |= {"n_step": 1, "n_step_target": "plain"}  # several steps would hold the actions of the warm-up
+        steps = 3_500
+    if algorithm == "iq-auto":
+        settings["n_step"] = 1  # several steps would hold the actions of the warm-up
         settings |= {"batch_size": 256, "learning_rate": 1e-3}  # the statistics of smaller batches are too noisy for it
+        settings["softmax"] = "scaled"  # so low a temperature needs plain logits of hundreds, a long way for its steps
         settings["actor_average"] = 0.01  # after 2,500 updates the preset's mean still has the start in it
-    return implicitq.make(algorithm, probe, **settings).learn(3_500, callback=callback)
+    return implicitq.make(algorithm, probe, **settings).learn(steps, callback=callback)
 
 
 def check_values(agent: implicitq.Agent, expected: dict[State, float]) -> None:
@@ -83,7 +86,7 @@ def test_path_consistency_finds_them_over_several_steps(algorithm):
 def test_a_stopped_run_goes_on_bit_for_bit(algorithm, kind, tmp_path):
     more = {"steps": 160, "checkpoint_every": 40, "log_every": 40, "eval_every": 80, "num_envs": 2, "min_replay": 50}
     settings = {**SMALL, **more, "eval_episodes": 1, "n_step": 2}
-    if getattr(configs.resolve(algorithm, TASK[kind]), "n_step_target", "soft") == "plain":
+    if not getattr(configs.resolve(algorithm, TASK[kind]), "batch_norm", True):
         settings["n_step_target"] = "path"
     whole = implicitq.make(algorithm, TASK[kind], **settings).learn(out=tmp_path / "whole")
     implicitq.make(algorithm, TASK[kind], **settings).learn(80, out=tmp_path / "parts").close()

@@ -174,7 +174,7 @@ def test_iq_and_m_iq_find_the_soft_values_of_the_probe(algorithm, alpha, kind):
         alpha=alpha,
         eval_every=10**6,
         **settings,
-    ).learn(4_000)
+    ).learn(2_500)
     # Where all actions are worth the same, the policy is uniform and every step earns the full entropy.
     bonus = entropy_weight * np.log({"Box": 5, "Discrete": 2}[kind])
     ends = {state: VALUES[state] + bonus for state in (State.CONSTANT, State.UP, State.DOWN, State.SECOND)}

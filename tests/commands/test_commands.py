@@ -7,16 +7,21 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+import warnings
 from pathlib import Path
 
+import gymnasium as gym
 import pytest
 
 from implicitq import __version__
+from implicitq.bench import measure
 from implicitq.commands import main as cli
 from implicitq.commands.parsing import split_algorithm
 from implicitq.configs import ALGORITHMS, IQConfig, resolve
 from implicitq.runs import layout
 from implicitq.validation import ALIASES
+from toys import Toy
 
 
 def run(*arguments: object) -> int:
@@ -66,9 +71,9 @@ def test_training_shows_the_preset_the_result_and_what_to_do_next(small_flags, t
     assert json.loads((folder / "config.json").read_text())["algorithm"] == "iq"
 
 
-def test_miq_is_the_default_and_the_algorithm_can_stand_anywhere():
-    assert split_algorithm([]) == ("miq", [])
-    assert split_algorithm(["--env", "CartPole-v1"]) == ("miq", ["--env", "CartPole-v1"])
+def test_iq_auto_is_the_default_and_the_algorithm_can_stand_anywhere():
+    assert split_algorithm([]) == ("iq-auto", [])
+    assert split_algorithm(["--env", "CartPole-v1"]) == ("iq-auto", ["--env", "CartPole-v1"])
     assert split_algorithm(["iq", "--steps", "5"]) == ("iq", ["--steps", "5"])
     assert split_algorithm(["--hidden", "64", "64", "iq"]) == ("iq", ["--hidden", "64", "64"])
 
@@ -84,10 +89,10 @@ def test_a_fresh_folder_is_taken_each_time(tmp_path, monkeypatch):
 
 def test_evaluate_prints_a_table_or_json(finished, capsys):
     assert run("evaluate", finished, "--trust-env", "--episodes", 3) == 0
-    assert "miq on toys:Toy-v0 after 120 steps" in capsys.readouterr().out
+    assert "iq-auto on toys:Toy-v0 after 120 steps" in capsys.readouterr().out
     assert run("evaluate", finished, "--trust-env", "--episodes", 3, "--json") == 0
     data = json.loads(capsys.readouterr().out)
-    assert (data["env"], data["algorithm"], data["step"]) == ("toys:Toy-v0", "miq", 120)
+    assert (data["env"], data["algorithm"], data["step"]) == ("toys:Toy-v0", "iq-auto", 120)
     assert len(data["returns"]) == len(data["lengths"]) == 3
     assert data["mean"] == pytest.approx(sum(data["returns"]) / 3)
     assert run("evaluate", finished / "policy.safetensors", "--trust-env", "--episodes", 3, "--json") == 0
@@ -118,6 +123,15 @@ def test_the_usage_page_names_every_command_and_algorithm_and_where_to_start(cap
         assert all(f"  {name:<14}{entry.summary}" in lines for name, entry in ALGORITHMS.items())
     assert run("--version") == 0
     assert capsys.readouterr().out.strip() == f"implicitq {__version__}"
+
+
+def test_warnings_of_gymnasium_lose_their_colour(capsys, monkeypatch):
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    assert run("--version") == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        gym.logger.warn("%s is out of date", "Task-v2")
+    assert capsys.readouterr().err == "warning: Task-v2 is out of date\n"
 
 
 def test_every_command_is_a_module_and_every_module_a_command():
@@ -281,3 +295,38 @@ def test_an_alias_is_the_name_of_no_hyperparameter():
         assert not set(ALIASES) & {field.name for field in dataclasses.fields(entry.config)}
     known = {field.name for entry in ALGORITHMS.values() for field in dataclasses.fields(entry.config)}
     assert {name for names in ALIASES.values() for name in names} <= known
+
+
+WARM_UP = 1_200  # steps before the clock runs
+PAUSE = 0.02
+
+
+class Slow(Toy):
+    """Takes a known time per step, once the measurement has warmed up."""
+
+    steps_taken = 0
+
+    def step(self, action):
+        Slow.steps_taken += 1
+        if Slow.steps_taken > WARM_UP:
+            time.sleep(PAUSE)
+        return super().step(action)
+
+
+@pytest.fixture
+def slow_task(monkeypatch):
+    monkeypatch.setattr(Slow, "steps_taken", 0)
+    gym.register("Slow-v0", Slow)
+    yield "Slow-v0"
+    del gym.registry["Slow-v0"]
+
+
+def test_whole_steps_hold_the_environment_and_bare_updates_do_not(slow_task):
+    """An update of this network takes far less than a millisecond, a step of the environment twenty of them."""
+    found = measure(resolve("iq", slow_task, hidden=(8,), batch_size=8), steps=15, repeats=2)
+    assert Slow.steps_taken == WARM_UP + 2 * 15
+    assert found["step_ms"] >= 1e3 * PAUSE
+    assert found["steps_per_second"] <= 1 / PAUSE
+    assert 0 < found["update_ms"] < 0.5 * 1e3 * PAUSE
+    assert 0.5 < found["outside_update"] < 1
+    assert found["versions"]["threads"] >= 1

@@ -14,7 +14,7 @@ from toys import SMALL
 
 @pytest.fixture(scope="session")
 def layout_1(tmp_path_factory) -> Path:
-    """Run folders and policy files of the first layout."""
+    """Run folders and policy files of the first layout, and what the policies answered."""
     directory = Path(shutil.copytree(FIXTURES, tmp_path_factory.mktemp("fixtures") / "layout-1"))
     shutil.unpack_archive(directory / "runs.zip", directory)
     return directory

@@ -56,7 +56,7 @@ def wait_for(condition, seconds: float = 90) -> None:
 
 @pytest.fixture
 def stoppable(suite_file) -> Path:
-    return suite_file("stoppable", ["Pendulum-v1"], ["iq"], 5_000, 200)  # too long to end before the signal
+    return suite_file("stoppable", ["Pendulum-v1"], ["iq"], 3_000, 200)  # too long to end before the signal
 
 
 @pytest.fixture
@@ -107,11 +107,11 @@ def test_a_sweep_stopped_by_ctrl_c_saves_a_checkpoint_and_goes_on(tmp_path, stop
     assert process.returncode == 130
     assert "the same command goes on" in output.lower()
     stopped_at = max(int(path.stem) for path in first.glob("checkpoints/*.json"))
-    assert 0 < stopped_at < 5_000
+    assert 0 < stopped_at < 3_000
 
     assert cli.run(sweep_words(stoppable, out)) == 0
     log = next((out / sweep.LOGS).glob("*_iq_seed-0.log")).read_text()
-    assert f"resuming {first} at step {stopped_at:,} of 5,000" in log
+    assert f"resuming {first} at step {stopped_at:,} of 3,000" in log
 
     for path in out.glob("*/*/seed-0/*"):
         if path.name not in ("config.json", "evaluations.csv"):

@@ -135,7 +135,7 @@ class DQN:
     def log_prob(
         self, actor: Network, observation: jax.Array, coordinates: jax.Array, mask: jax.Array | None = None
     ) -> jax.Array:
-        """Of the policy that `sample` draws from; minus infinity for what it never does."""
+        """ln pi of the policy that `sample` draws from; minus infinity for actions that it never takes."""
         return chosen(self._log_policy(actor, observation, mask), coordinates)
 
     def q_value(

@@ -80,7 +80,7 @@ class Ensemble(NamedTuple):
 
     @property
     def policy(self) -> Policy:
-        """Of any member: what its actions mean is the same for all."""
+        """The policy of any member: what its actions mean is the same for all."""
         policy: Any = self.members[0].policy
         return policy
 

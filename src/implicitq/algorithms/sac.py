@@ -69,9 +69,9 @@ def policy_loss(
     observation: jax.Array,
     key: jax.Array,
 ) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    """Mean of T ln pi(a|s) - min_j Q_j(s, a), for a drawn from the policy; also gives the entropy, -mean ln pi.
+    """Mean of T ln pi(a|s) - min_j Q_j(s, a), for a drawn from the policy.
 
-    And the soft value, of which it is the negative.
+    Also gives the entropy, -mean ln pi, and the mean soft value, which is minus the loss.
     """
     action, log_pi = policy(observation).sample_and_log_prob(key)
     q = jnp.minimum(*critics(observation, action))
@@ -175,15 +175,15 @@ class SAC:
         return first, jnp.zeros_like(first)
 
     def log_prob(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
-        """Of a density in [-1, 1] coordinates."""
+        """ln of the density, in coordinates where the bounds are -1 and 1."""
         return actor.policy(observation).log_prob(coordinates)
 
     def q_value(self, actor: Networks, observation: jax.Array, coordinates: jax.Array) -> jax.Array:
-        """The lesser of the two."""
+        """The smaller of the two Q-values."""
         return jnp.minimum(*actor.critics(observation, coordinates))
 
     def _entropy_target(self) -> float:
-        """Over all action dimensions; by default -1 nat for each."""
+        """The entropy target, summed over all action dimensions; by default -1 nat for each."""
         each = -1.0 if self.config.entropy_target is None else self.config.entropy_target
         return each * self.spec.action_dimensions
 

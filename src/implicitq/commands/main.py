@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import sys
 import warnings
@@ -84,7 +85,8 @@ def _fail(message: str) -> int:
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
-    error_console.print(f"warning: {message}")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(message)).removeprefix("WARN: ")  # Gymnasium's come coloured
+    error_console.print(f"warning: {plain}")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ SuiteName = Annotated[str, tyro.conf.arg(help=f"{_SUITES}; or the path of a .tom
 
 
 def default(text: str, metavar: str) -> Any:
-    """Of a flag that is None unless given: what happens then, in words."""
+    """Help of a flag that is None unless it is given: `text` says what happens then."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {text})")
 
 
@@ -99,7 +99,7 @@ def parse_with_config(options: Any, command: str, verb: str, env: str, arguments
         options[type(config)],
         f"{command} {algorithm}",
         rest,
-        description=f"{verb} {algorithm}: {configs.ALGORITHMS[algorithm].summary}. Other algorithms: {others}.",
+        description=f"{verb} {algorithm}: {configs.entry_of(algorithm).summary}. Other algorithms: {others}.",
         default=options(config),
     )
 
@@ -133,9 +133,9 @@ def split_algorithm(arguments: list[str]) -> tuple[str, list[str]]:
     """The optional name of the algorithm, wherever it stands, and the remaining arguments."""
     for number, word in enumerate(arguments):
         follows_flag = number > 0 and arguments[number - 1].startswith("-")
-        if not word.startswith("-") and not follows_flag and (number == 0 or word in configs.ALGORITHMS):
+        if not word.startswith("-") and not follows_flag and (number == 0 or word in configs.KNOWN):
             return word, [*arguments[:number], *arguments[number + 1 :]]
-    return "miq", arguments
+    return "iq-auto", arguments
 
 
 def find_modules_here(*names: str | None) -> None:

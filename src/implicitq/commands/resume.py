@@ -49,7 +49,8 @@ def run(arguments: list[str]) -> int:
     changed = parse_changes(_config(options.directory), changes) if changes else {}
     find_modules_here(options.env)
 
-    from implicitq import agent as one, seeds as several
+    from implicitq import agent as one
+    from implicitq import seeds as several
 
     agent = (several.resume if seeds_in(options.directory) else one.resume)(
         options.directory,

@@ -43,8 +43,8 @@ class Options(Generic[C]):
         tuple[int, ...] | None,
         tyro.conf.arg(
             metavar="INT ...",
-            help="Train several seeds in step in this process, with their networks stacked, each in a folder of its own "
-            "below that of the run: seed-0, seed-1, ... Pays for small networks and on accelerators.",
+            help="Train several seeds in step in this process, with their networks stacked, each in a folder of its "
+            "own below that of the run: seed-0, seed-1, ... Pays for small networks.",
             help_behavior_hint="(default: only that of --seed)",
         ),
     ] = None
@@ -89,7 +89,10 @@ def learn(agent: Agent | Seeds, out: Path | None, track: tuple[str, ...] | None 
         raise
     finally:
         agent.close()
-    (_tell_results if isinstance(agent, Seeds) else _tell_result)(agent)
+    if isinstance(agent, Seeds):
+        _tell_results(agent)
+    else:
+        _tell_result(agent)
     return 0
 
 

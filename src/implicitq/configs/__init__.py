@@ -15,11 +15,13 @@ from implicitq.configs.fields import (
 from implicitq.configs.files import LAYOUT, from_file, from_json, refuse_outdated, to_file, to_json
 from implicitq.configs.presets import (
     ALGORITHMS,
+    KNOWN,
     PRESETS,
     AlgorithmEntry,
     changed,
     describe_preset,
     draft,
+    entry_of,
     make_room,
     preset_values,
     resolve,
@@ -27,6 +29,7 @@ from implicitq.configs.presets import (
 
 __all__ = [
     "ALGORITHMS",
+    "KNOWN",
     "LAYOUT",
     "POLICIES",
     "PRESETS",
@@ -42,6 +45,7 @@ __all__ = [
     "changed",
     "describe_preset",
     "draft",
+    "entry_of",
     "from_file",
     "from_json",
     "make_room",

@@ -31,14 +31,14 @@ class Config:
     hidden: tuple[int, ...] = (512, 512)  # Units of each hidden layer.
     torso: Literal["auto", "mlp", "cnn"] = "auto"  # cnn: convolutions first, for images; auto: cnn for images only.
     n_step: int = 1  # Rewards summed before bootstrapping.
-    actor_average: float | None = None  # Evaluate and save a running mean of weights, with this share of the new ones.
+    actor_average: float | None = None  # Evaluate and save a running mean of weights, which moves by this share.
     normalize_observations: bool = False  # Bring every feature to mean 0 and variance 1; images as they are.
     updates_per_step: int = 1  # Updates after every environment step.
     action_bound: float | None = None  # Box actions without bounds are taken from -bound to bound; None: refused.
     num_envs: int = 1  # Environments stepped side by side; updates per environment step stay the same.
     vectorization: Literal["sync", "async"] = "sync"  # sync: all in this process; async: one process per environment.
     on_env_error: Literal["stop", "restart"] = "stop"  # restart: a training environment that fails is made anew.
-    env_timeout: float | None = None  # Seconds that an environment may take to answer, with async; None: any.
+    env_timeout: float | None = None  # Seconds that an environment may take to answer, with async; None: no limit.
     eval_every: int = 10_000  # Steps between evaluations.
     eval_episodes: int = 10  # Episodes per evaluation, with the deterministic policy.
     checkpoint_every: int = 10_000  # Steps between checkpoints.
@@ -162,8 +162,10 @@ class ImplicitConfig(Config):
     bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
     softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature), for auto.
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
-    n_step_target: Literal["plain", "path", "soft"] = "plain"  # Terms of n-step returns; docs/algorithms.md.
-    log_policy: Literal["probability", "density", "centred"] = "probability"  # What ln pi is in Q; docs/algorithms.md.
+    n_step_target: Literal["plain", "path", "soft"] = "plain"
+    """Terms of n-step returns. plain: rewards; path: also ln pi of every step; soft: the entropy target instead."""
+    log_policy: Literal["probability", "density", "centred"] = "probability"
+    """The ln pi in Q. probability: of a bin; density: per unit of action; centred: plus the entropy target."""
     batch_norm: bool = False  # Batch normalisation in both networks, and no target networks (target_update is unused).
     adam_b1: float = 0.9  # Decay of Adam's mean of gradients.
     temperature_learning_rate: float | None = None  # For auto: step size of ln temperature; None: learning_rate.
@@ -174,7 +176,7 @@ class ImplicitConfig(Config):
 
     @property
     def weights(self) -> Weights:
-        """Of a fixed temperature."""
+        """Temperature and alpha, where the temperature is fixed."""
         assert self.temperature != "auto"
         return weights(self.temperature, self.alpha, self.kl, self.entropy)
 

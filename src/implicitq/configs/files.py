@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from implicitq.configs.fields import Config
-from implicitq.configs.presets import ALGORITHMS, resolve
+from implicitq.configs.presets import KNOWN, resolve
 from implicitq.types import InputError
 from implicitq.validation import brief
 
@@ -56,9 +56,9 @@ def from_file(data: Any, where: Any) -> Config:
 
 def _defaults(algorithm: str) -> dict[str, Any]:
     """What a field meant before there was such a field, for files of earlier versions; presets have moved on."""
-    if algorithm not in ALGORITHMS:
+    if algorithm not in KNOWN:
         return {}
-    fields = dataclasses.fields(ALGORITHMS[algorithm].config)
+    fields = dataclasses.fields(KNOWN[algorithm].config)
     meant = {field.name: field.default for field in fields if field.name not in ("algorithm", "env")}
     return meant | {name: None for name in ("temperature_learning_rate",) if name in meant}
 

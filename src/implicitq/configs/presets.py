@@ -22,32 +22,31 @@ class AlgorithmEntry:
     summary: str
 
 
+_ADAPTIVE = {
+    "temperature": "auto",
+    "alpha": 0.0,
+    "batch_norm": True,
+    "n_step": 5,
+    "batch_size": 128,
+    "learning_rate": 1e-3,
+    "adam_b1": 0.5,
+    "temperature_learning_rate": 3e-3,
+    "actor_average": 1e-3,
+    "min_replay": 5_000,
+    "warmup": "uniform",
+}
+
 ALGORITHMS: dict[str, AlgorithmEntry] = {
+    "iq-auto": AlgorithmEntry(
+        IQConfig,
+        {**_ADAPTIVE, "members": 2, "log_policy": "centred"},
+        "learnt temperature, two members with batch normalisation; one setting for every task",
+    ),
     "iq": AlgorithmEntry(IQConfig, {}, "implicit Q-values, entropy regularisation (alpha = 0)"),
     "miq": AlgorithmEntry(
         IQConfig,
         {"temperature": 0.1, "alpha": 0.9},
         "Munchausen IQ, entropy and KL regularisation (alpha = 0.9)",
-    ),
-    "miq-auto": AlgorithmEntry(
-        IQConfig,
-        {
-            "temperature": "auto",
-            "softmax": "scaled",
-            "log_policy": "density",
-            "batch_norm": True,
-            "n_step": 5,
-            "n_step_target": "soft",
-            "alpha": 0.0,
-            "batch_size": 128,
-            "learning_rate": 1e-3,
-            "adam_b1": 0.5,
-            "temperature_learning_rate": 3e-3,
-            "actor_average": 1e-3,
-            "min_replay": 5_000,
-            "warmup": "uniform",
-        },
-        "learnt temperature, batch normalisation, 5-step returns; one setting for every task",
     ),
     "iq-gaussian": AlgorithmEntry(IQConfig, {"policy": "gaussian"}, "IQ with a diagonal normal policy; Box only"),
     "miq-gaussian": AlgorithmEntry(
@@ -63,6 +62,16 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
         DQNConfig,
         {"temperature": 0.0, "alpha": 0.0, "munchausen_clip": None, "epsilon": 0.1},
         "DQN, greedy but for epsilon = 0.1; Discrete only",
+    ),
+}
+
+# Beside these, names that files of earlier versions hold: they keep their meaning, and are not offered.
+KNOWN: dict[str, AlgorithmEntry] = {
+    **ALGORITHMS,
+    "miq-auto": AlgorithmEntry(
+        IQConfig,
+        {**_ADAPTIVE, "softmax": "scaled", "log_policy": "density", "n_step_target": "soft"},
+        "learnt temperature, one network with batch normalisation and log-densities",
     ),
 }
 
@@ -92,11 +101,17 @@ def preset_values(algorithm: str, env: str) -> dict[str, Any]:
     return {**by_algorithm.get("*", {}), **by_algorithm.get(algorithm, {})}
 
 
-def resolve(algorithm: str, env: str, preset: str = "paper", **overrides: Any) -> Config:
-    """The config of `algorithm` on `env`: defaults, then the algorithm's values, the preset, the overrides."""
-    entry = ALGORITHMS.get(algorithm)
+def entry_of(algorithm: str) -> AlgorithmEntry:
+    """What the name of an algorithm stands for, or a sentence that it is not known."""
+    entry = KNOWN.get(algorithm)
     if entry is None:
         raise InputError(f"unknown algorithm {algorithm!r}{nearest(algorithm, ALGORITHMS)}")
+    return entry
+
+
+def resolve(algorithm: str, env: str, preset: str = "paper", **overrides: Any) -> Config:
+    """The config of `algorithm` on `env`: defaults, then the algorithm's values, the preset, the overrides."""
+    entry = entry_of(algorithm)
     _check_names(algorithm, entry.config, overrides)
     base = {**entry.values, **(preset_values(algorithm, env) if preset == "paper" else {})}
     given = [name for name, value in overrides.items() if value is not None]
@@ -129,7 +144,7 @@ def make_room(algorithm: str, given: Collection[str]) -> dict[str, None]:
     """Defaults of the algorithm that step back for weights that the user sets in another way."""
     apart = {"kl", "entropy"} & set(given)
     room: list[str] = ["alpha"] if apart and "alpha" not in given else []
-    if len(apart) == 2 and "temperature" not in given and ALGORITHMS[algorithm].values.get("temperature") != "auto":
+    if len(apart) == 2 and "temperature" not in given and entry_of(algorithm).values.get("temperature") != "auto":
         room.append("temperature")
     return dict.fromkeys(room)
 

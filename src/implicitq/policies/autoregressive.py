@@ -40,7 +40,7 @@ class Autoregressive(eqx.Module):
     continuous: bool = eqx.field(static=True, default=False)  # the categories are bins of [-1, 1]
 
     def logits(self, action: jax.Array) -> jax.Array:
-        """Of every factor, given the choices before its own in `action`: [B, D] -> [B, D, N]."""
+        """Logits of every factor, given the choices before its own in `action`: [B, D] -> [B, D, N]."""
         dimensions, categories = self.biases.shape
         chosen = jax.nn.one_hot(action, categories).reshape(action.shape[0], -1)  # [B, D N]
         linked = chosen @ self.links.reshape(dimensions * categories, -1)
@@ -58,7 +58,7 @@ class Autoregressive(eqx.Module):
         return self._one_by_one(lambda dimension, logits: jax.random.categorical(keys[dimension], logits))
 
     def entropy(self, key: jax.Array) -> jax.Array:
-        """Of every factor, in nats, given choices drawn before it: exact in each, an estimate over what precedes."""
+        """Nats of every factor, given choices drawn before it: exact in each, an estimate over what precedes."""
         log_pi = jax.nn.log_softmax(self.logits(self.sample(key)))
         finite = jnp.where(jnp.isneginf(log_pi), 0.0, log_pi)
         return self.log_width - jnp.sum(jnp.exp(log_pi) * finite, axis=-1)  # [B, D]
@@ -85,7 +85,7 @@ class Autoregressive(eqx.Module):
         return jnp.stack(chosen, axis=-1)
 
     def _restricted(self, logits: jax.Array, dimension: int | None = None) -> jax.Array:
-        """Scaled, and minus infinity for what is not allowed: of all dimensions, or of one."""
+        """The logits, scaled, with minus infinity for what is not allowed: of all dimensions, or of one."""
         logits = logits / self.temperature
         if self.allowed is None:
             return logits

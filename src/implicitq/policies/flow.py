@@ -136,7 +136,7 @@ class Flow(eqx.Module):
         return Spline.of(self.alone).inverse(moved)
 
     def _coupling(self, layer: int, action: jax.Array) -> Spline:
-        """Of all dimensions; only those that move are used, and they see only the others."""
+        """Spline parameters of all dimensions; only those that move are used, and they see only the others."""
         others = jnp.where(self._moves(layer)[None], 0.0, action)
         hidden = jax.nn.relu(self.seen[:, layer] + others @ self.links[layer])
         parameters = hidden @ self.heads[layer] + self.biases[layer][None]

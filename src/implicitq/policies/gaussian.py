@@ -83,7 +83,7 @@ class TruncatedGaussian(eqx.Module):
         return pooled, jnp.sum(log_z + pooled._log_mass() - jnp.mean(log_mass, axis=0), axis=-1)
 
     def _bounds(self) -> tuple[jax.Array, jax.Array]:
-        """Of the actions, in units of the scale from the mean: never above and never below zero."""
+        """Bounds of the actions, in units of the scale from the mean: never above and never below zero."""
         return (-1.0 - self.mean) / self.scale, (1.0 - self.mean) / self.scale
 
     def _log_mass(self) -> jax.Array:

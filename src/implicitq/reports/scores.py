@@ -35,7 +35,7 @@ class Cell:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean over seeds at the end; NaN for less than two of them."""
+        """Standard error of the mean over seeds at the end of the budget; NaN for fewer than two seeds."""
         return float(self.final.std(ddof=1) / np.sqrt(len(self.final))) if len(self.final) > 1 else np.nan
 
     @property
@@ -80,7 +80,7 @@ class TaskScores:
         return (values - self.random) / (self.baseline - self.random)
 
     def standing(self, line: str) -> Standing | None:
-        """Of a line beside the best SAC; None without finished runs, clocks, or scores on this task."""
+        """How a line stands beside the best SAC; None without finished runs, clocks, or scores on this task."""
         cell = self.cells.get(line)
         if self.problem is not None or self.random is None or self.baseline_line is None:
             return None

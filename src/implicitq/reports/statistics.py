@@ -25,12 +25,12 @@ class Interval(NamedTuple):
 
 
 def mean(scores: Array) -> Array:
-    """Of the tasks' means: [..., S, T] -> [...]."""
+    """Mean of the tasks' means: [..., S, T] -> [...]."""
     return np.nanmean(scores, axis=-2).mean(axis=-1)
 
 
 def median(scores: Array) -> Array:
-    """Of the tasks' means: [..., S, T] -> [...]."""
+    """Median of the tasks' means: [..., S, T] -> [...]."""
     return np.median(np.nanmean(scores, axis=-2), axis=-1)
 
 
@@ -66,7 +66,7 @@ def intervals(scores: Array, generator: np.random.Generator, count: int = RESAMP
 
 
 def bounds(values: Array, *scores: Array) -> Array:
-    """Of the central 95% of bootstrap values [R, ...] of these scores: [2, ...].
+    """Bounds of the central 95% of bootstrap values [R, ...] of these scores: [2, ...].
 
     NaN where a task has a single seed, which cannot tell of its own noise.
     """

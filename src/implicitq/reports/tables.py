@@ -196,13 +196,13 @@ def _values(interval: Interval) -> tuple[float | None, ...]:
 
 
 def _shown_interval(interval: Interval, digits: int) -> str:
-    """Without bounds where a single seed leaves them open."""
+    """The interval as text; without bounds where a single seed leaves them open."""
     value, low, high = (f"{each:.{digits}f}" for each in interval)
     return value if math.isnan(interval.low) else f"{value} [{low}, {high}]"
 
 
 def _cell(value: Value) -> str | float | int:
-    """Of a CSV file; a text that a spreadsheet would take for a formula gets an apostrophe in front."""
+    """A cell of a CSV file; a text that a spreadsheet would take for a formula gets an apostrophe in front."""
     if isinstance(value, str):
         return f"'{value}" if value.startswith(_FORMULA) else value
     return "" if value is None else value

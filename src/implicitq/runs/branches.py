@@ -61,7 +61,7 @@ def between(before: Config, after: Config, step: int) -> Branch | None:
 
 
 def begun_with(told: str) -> Branch:
-    """Of a run that began with the weights of a policy."""
+    """The branch of a run that began with the weights of a policy."""
     return Branch(0, {_POLICY: [None, told]})
 
 

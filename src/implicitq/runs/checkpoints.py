@@ -218,12 +218,12 @@ def _is_planned(step: int, plan: Config) -> bool:
 
 
 def _step_of(segment: dict[str, Any]) -> int:
-    """Of the checkpoint that it was written with."""
+    """The step of the checkpoint that a segment was written with."""
     return int(segment["file"].split("-")[0])
 
 
 def _check_arrays(trainer: Trainer, arrays: dict[str, Array]) -> None:
-    """Those that are not the learner's, which checks its own."""
+    """Check the arrays that are not the learner's; the learner checks its own."""
     number, actions = trainer.config.num_envs, trainer.envs.action_space
     expected = {
         "returns": ("float64", (number,)),

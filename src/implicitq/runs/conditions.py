@@ -1,5 +1,7 @@
-"""What the bits of a result depend on besides the config: versions of packages, processor, threads, and the seeds whose
-networks were stacked. Needs no JAX."""
+"""What the bits of a result depend on besides the config: versions of packages, processor, threads, stacked seeds.
+
+Needs no JAX.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ _PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasi
 
 
 def versions(together: Sequence[int] = ()) -> dict[str, Any]:
-    """Those of this process, as versions.json of a run keeps them; `together` are the seeds that it trains in step."""
+    """Versions and machine of this process, as versions.json of a run keeps them.
+
+    `together` are the seeds that it trains in step.
+    """
     found = {}
     for package in _PACKAGES:
         try:

@@ -201,7 +201,7 @@ class Directory:
         return name.rpartition("/")[2] if _HANDLES else self.path / name
 
     def _handle(self, name: str) -> int | None:
-        """Of the folder that a file is in; None where there are no handles."""
+        """The handle of the folder that a file is in; None where there are no handles."""
         if not _HANDLES:
             return None
         subfolder = name.rpartition("/")[0]

@@ -278,7 +278,7 @@ class RunFolder:
         )
 
     def _finish_what_was_left(self, trainer: Trainer) -> None:
-        """By a sudden death after the checkpoint."""
+        """Write what a sudden death right after the checkpoint left undone."""
         self._checkpoints.prune(self.config)
         known = {f"{name}{PART}" for name in _FILES}
         for name in self._files.files():
@@ -321,7 +321,7 @@ class RunFolder:
 
     @contextmanager
     def _closed_on_failure(self) -> Iterator[None]:
-        """Or the folder would stay locked in this process."""
+        """Close the folder if the block fails: otherwise it would stay locked in this process."""
         try:
             yield
         except BaseException:
@@ -384,4 +384,4 @@ def _line(values: Iterable[Any]) -> bytes:
 
 
 def _list(reasons: list[InputError]) -> str:
-    return "; ".join(map(str, reasons))
+    return "; ".join(dict.fromkeys(map(str, reasons)))  # checkpoints share segments, and so their damage

@@ -187,7 +187,7 @@ def spacing(steps: Array) -> int:
 
 
 def read_config(folder: Path) -> Config:
-    """Of a run that is to go on."""
+    """The config of a run that is to go on."""
     data = read_json_file(folder, CONFIG)
     config = configs.from_file(data, CONFIG)
     configs.refuse_outdated(data)

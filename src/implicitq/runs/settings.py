@@ -41,7 +41,7 @@ RunConfig = Config | ForeignConfig
 
 def from_file(data: Any, where: Any, eval_every: int) -> RunConfig:
     """The config of a run folder's file; `eval_every` is taken for a foreign run that does not tell."""
-    if not isinstance(data, dict) or "layout" in data or data.get("algorithm") in (None, *configs.ALGORITHMS):
+    if not isinstance(data, dict) or "layout" in data or data.get("algorithm") in (None, *configs.KNOWN):
         config = configs.from_file(data, where)
         check_name(config.env, f"{where}: env")
         _check_steps({"steps": config.steps, "eval_every": config.eval_every}, where)

@@ -68,7 +68,7 @@ def collect(source: Path, out: Path, suite: Suite | None = None, metrics: bool =
 
 
 def merge(known: Sequence[FoundRun], more: Sequence[FoundRun]) -> list[FoundRun]:
-    """The runs of a table and further ones, all with labels; of two times the same run the longer one.
+    """The runs of a table and further ones, all with labels; of two copies of a run the longer one.
 
     A run with the settings of a known line belongs to that line, whatever it is called itself. The same run with
     other returns is refused, and so are different settings under one name.
@@ -92,7 +92,7 @@ def merge(known: Sequence[FoundRun], more: Sequence[FoundRun]) -> list[FoundRun]
 
 
 def longer(one: FoundRun, other: FoundRun) -> FoundRun:
-    """Of two times the same run the one that went further, or else has more clocks; they must agree."""
+    """Of two copies of a run the one that went further, or else has more clocks; they must agree."""
     both, at, there = np.intersect1d(one.steps, other.steps, return_indices=True)
     apart = np.flatnonzero(one.means[at] != other.means[there])
     if len(apart):

@@ -75,14 +75,16 @@ ENTROPY_WEIGHTS = (0.001, 0.01, 0.1)
 LEARNING_RATES = (3e-4, 3e-5)
 BINS = (3, 5, 7, 11, 15)
 _ALPHA = 0.9
-_SHARED = {  # SAC can take these ingredients of miq-auto too
-    name: configs.ALGORITHMS["miq-auto"].values[name] for name in ("n_step", "batch_size", "actor_average")
+_SHARED = {  # SAC can take these ingredients of iq-auto too
+    name: configs.ALGORITHMS["iq-auto"].values[name] for name in ("n_step", "batch_size", "actor_average")
 }
-_WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of miq-auto: each taken away, or as the paper has it
-    {"temperature": 0.01, "n_step_target": "plain"},
+_WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of iq-auto: each taken away, or as the paper has it
+    {"members": 1},
+    {"log_policy": "density", "n_step_target": "soft"},
+    {"log_policy": "probability", "n_step_target": "soft"},
+    {"softmax": "scaled"},
+    {"temperature": 0.01},
     {"batch_norm": False, "target_update": 0.005},
-    {"log_policy": "probability"},
-    {"n_step_target": "plain"},
     {"n_step": 3},
     {"n_step": 1},
     {"batch_size": 256},
@@ -138,9 +140,9 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             "adaptive-ablation",
-            "miq-auto, and without each of its ingredients, beside M-IQ and SAC, and SAC with those it can take",
+            "iq-auto, and without each of its ingredients, beside M-IQ and SAC, and SAC with those it can take",
             (
-                *(Variant("miq-auto", values) for values in ({}, *_WITHOUT)),
+                *(Variant("iq-auto", values) for values in ({}, *_WITHOUT)),
                 Variant("miq"),
                 SAC,
                 Variant("sac", _SHARED),
@@ -159,7 +161,7 @@ STUDIES: dict[str, Study] = {
                 SAC,
             ),
         ),
-        Study("adaptive", "miq-auto beside SAC and M-IQ", (Variant("miq-auto"), SAC, Variant("miq"))),
+        Study("adaptive", "iq-auto beside SAC and M-IQ", (Variant("iq-auto"), SAC, Variant("miq"))),
         Study("all", "every algorithm, with best parameters", tuple(map(Variant, configs.ALGORITHMS))),
     )
 }
@@ -232,7 +234,7 @@ def _planned(variant: Variant, task: str, settings: Mapping[str, Any]) -> Planne
 
 def _accepted(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a suite's settings that the algorithm has."""
-    return {name: value for name, value in settings.items() if name in _fields(configs.ALGORITHMS[algorithm].config)}
+    return {name: value for name, value in settings.items() if name in _fields(configs.entry_of(algorithm).config)}
 
 
 def _check_settings(suite: Suite) -> None:

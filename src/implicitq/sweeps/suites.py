@@ -111,7 +111,7 @@ def _read(path: Path) -> Suite:
     tasks = _texts(path, "tasks", data.get("tasks"))
     algorithms = None if "algorithms" not in data else _texts(path, "algorithms", data["algorithms"])
     for name in algorithms or ():
-        if name not in configs.ALGORITHMS:
+        if name not in configs.KNOWN:
             raise InputError(f"{path}: unknown algorithm {name!r}{nearest(name, configs.ALGORITHMS)}")
     given = data.get("task_settings", {})
     if not isinstance(given, dict):

@@ -57,7 +57,7 @@ def work(folder: str, config: dict[str, Any], inexact: bool) -> int:
 
 
 def _agent(folder: Path, config: Config, inexact: bool) -> Agent:
-    """Untrained, or where its newest checkpoint is, with as many steps ahead as are planned now."""
+    """The agent, untrained or at its newest checkpoint, with as many steps ahead as are planned now."""
     from implicitq.agent import from_config, resume
 
     if not (folder / "config.json").is_file():
