@@ -2,8 +2,8 @@
 
     taskset -c 0 python benchmarks/seeds.py --env Pendulum-v1 --hidden 64 64
 
-Both take turns, so that both meet the same noise; the median over the turns counts. `start` is all that comes before the
-first of these turns: making the agents, compiling and the first 1,200 steps of every seed.
+Both take turns, so that both meet the same noise; the median over the turns counts. `start` is all that comes before
+the first of these turns: making the agents, compiling and the first 1,200 steps of every seed.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def main(options: Options) -> None:
     apart, stacked = (statistics.median(taken[grouped]) for grouped in (False, True))
     ratios = sorted(one / other for one, other in zip(taken[False], taken[True], strict=True))
     print(
-        f"{options.algorithm} {options.env} {'-'.join(map(str, options.hidden))}, {options.seeds} seeds, CPU ms for one "
-        f"step of all: {apart:.2f} one after the other, {stacked:.2f} in step: {apart / stacked:.2f}x "
+        f"{options.algorithm} {options.env} {'-'.join(map(str, options.hidden))}, {options.seeds} seeds, CPU ms for "
+        f"one step of all: {apart:.2f} one after the other, {stacked:.2f} in step: {apart / stacked:.2f}x "
         f"({ratios[0]:.2f} to {ratios[-1]:.2f}); start: {begun[False][0]:.0f} s and {begun[True][0]:.0f} s"
     )
 

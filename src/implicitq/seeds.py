@@ -15,7 +15,6 @@ from implicitq.configs import Config
 from implicitq.driver import Audience, drive_together
 from implicitq.envs.making import EnvironmentSource
 from implicitq.events import Event
-from implicitq.progress import ProgressDisplay
 from implicitq.runs.conditions import TOGETHER
 from implicitq.runs.layout import POLICY, checkpoint_steps, read_versions, seed_name, seeds_in
 from implicitq.stacking import Together
@@ -44,6 +43,7 @@ class Seeds:
         env: EnvironmentSource | None = None,
         *,
         eval_env: EnvironmentSource | None = None,
+        device: str | None = None,
     ) -> Seeds:
         """Untrained agents for a whole config, but for its seed."""
         chosen = check_seeds(seeds)
@@ -51,7 +51,7 @@ class Seeds:
         with _closing(made) as failed:
             for seed in chosen:
                 alone = dataclasses.replace(config, seed=seed)
-                made.append(agents.from_config(alone, env, eval_env=eval_env, copies=bool(made)))
+                made.append(agents.from_config(alone, env, eval_env=eval_env, device=device, copies=bool(made)))
             failed.pop_all()
         return Seeds(made)
 
@@ -92,7 +92,7 @@ class Seeds:
         until = self.agents[0].until(steps)
         if out is not None:
             self._claim(Path(out))
-        shown = [ProgressDisplay(runs=len(self.agents))] if progress and until > self.step else []
+        shown = agents.display(len(self.agents)) if progress and until > self.step else []
         with ExitStack() as failed:
             audiences = []
             for agent in self.agents:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import shlex
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +13,11 @@ import tyro
 from rich.table import Table
 
 from implicitq.commands.display import console, table
-from implicitq.commands.parsing import C, Hyperparameters, Track, default, parse_with_config
-from implicitq.configs import describe_preset
+from implicitq.commands.parsing import C, Cache, Device, Hyperparameters, Track, default, parse_with_config
+from implicitq.compilation import use_cache
+from implicitq.configs import Config, describe_preset
+from implicitq.envs.ids import module_of
+from implicitq.events import AnyListener
 from implicitq.runs.layout import CURVE, checkpoint_steps, fresh_folder, read_evaluations, run_folders
 from implicitq.runs.metrics import first_implausible
 from implicitq.types import Evaluation, InputError
@@ -39,6 +44,8 @@ class Options(Generic[C]):
         ),
     ] = None
     track: Track = None
+    device: Device = None
+    cache: Cache = True
     seeds: Annotated[
         tuple[int, ...] | None,
         tyro.conf.arg(
@@ -50,16 +57,21 @@ class Options(Generic[C]):
     ] = None
 
 
-def run(arguments: list[str]) -> int:
+def run(arguments: list[str], callback: AnyListener | tuple[()] = ()) -> int:
+    """`callback` hears every event of the run of one seed."""
     options = parse_with_config(Options, "train", "Train", "Pendulum-v1", arguments)
     config, seeds = options.config, options.seeds
     if seeds is not None and any(word.split("=")[0] == "--seed" for word in arguments):
         raise InputError("give --seed for one run, or --seeds for several, not both")
+    use_cache(options.cache)
 
     from implicitq.agent import from_config
     from implicitq.seeds import Seeds
 
-    agent = from_config(config) if seeds is None else Seeds.from_config(config, seeds)
+    if seeds is None:
+        agent = from_config(config, device=options.device)
+    else:
+        agent = Seeds.from_config(config, seeds, device=options.device)
     if options.source is not None:
         try:
             agent.start_from(options.source)
@@ -70,16 +82,24 @@ def run(arguments: list[str]) -> int:
     told = f"seed {config.seed}" if seeds is None else f"seeds {' '.join(map(str, seeds))}"
     console.print(f"{config.algorithm} on {config.env}, {told}, {config.steps:,} steps", style="bold")
     console.print(f"{describe_preset(config)}\nrun folder: {out}")
-    return learn(agent, out, options.track)
+    return learn(agent, out, options.track, callback)
 
 
-def learn(agent: Agent | Seeds, out: Path | None, track: tuple[str, ...] | None = None) -> int:
+def learn(
+    agent: Agent | Seeds,
+    out: Path | None,
+    track: tuple[str, ...] | None = None,
+    callback: AnyListener | tuple[()] = (),
+) -> int:
     """Train to the planned end, and say what came out and what to do next; gives the exit code."""
     from implicitq.driver import Interrupted
     from implicitq.seeds import Seeds
 
     try:
-        agent.learn(progress=True, out=out, track=track)
+        if isinstance(agent, Seeds):
+            agent.learn(progress=True, out=out, track=track)
+        else:
+            agent.learn(progress=True, out=out, track=track, callback=callback)
     except Interrupted as stop:
         console.print(f"stopped at step {stop.step:,}; nothing is lost. Go on with: implicitq resume {agent.directory}")
         return 128 + stop.signal_number
@@ -104,14 +124,28 @@ def _tell_result(agent: Agent) -> None:
     diverged = first_implausible(folder)
     if diverged is not None:
         console.print(f"{diverged}; see docs/tracking.md", style="bold")
-    console.print(
-        f"learning curve: {folder / CURVE}\n\nnext:\n"
-        f"  implicitq evaluate {folder} --episodes 20\n"
-        f"  implicitq video {folder}\n"
-        f"  implicitq resume {folder} --steps {2 * config.steps}\n"
-        f"  implicitq train iq --env HalfCheetah-v5 --steps 100000\n"
-        f"  implicitq train --help"
-    )
+    listed = "\n".join(f"  {command}" for command in next_commands(folder, config))
+    console.print(f"learning curve: {folder / CURVE}\n\nnext:\n{listed}")
+
+
+def next_commands(folder: Path, config: Config) -> list[str]:
+    """What to do with a finished run; each works in this install, or says what it needs."""
+    from implicitq.video import hindrance
+
+    run, lacking = _named(folder, config), hindrance(config.env)
+    commands = [
+        f"implicitq evaluate {run} --episodes 20",
+        f"implicitq video {run}{f'   (first: {lacking})' if lacking else ''}",
+        f"implicitq resume {run} --steps {2 * config.steps}",
+    ]
+    if importlib.util.find_spec("mujoco") is not None:
+        commands.append("implicitq train iq --env HalfCheetah-v5 --steps 100000")
+    return [*commands, "implicitq train --help"]
+
+
+def _named(folder: Path, config: Config) -> str:
+    """A run folder alone must not choose what code runs: an id with a module is typed again."""
+    return f"{shlex.quote(str(folder))}{f' --env {shlex.quote(config.env)}' if module_of(config.env) else ''}"
 
 
 def _tell_results(group: Seeds) -> None:
@@ -129,13 +163,13 @@ def _tell_results(group: Seeds) -> None:
         diverged = first_implausible(each)
         if diverged is not None:
             console.print(f"{each.name}: {diverged}; see docs/tracking.md", style="bold")
-    console.print(
-        f"\nnext:\n"
-        f"  implicitq plot {folder}\n"
-        f"  implicitq report {folder}\n"
-        f"  implicitq evaluate {folders[0]} --episodes 20\n"
-        f"  implicitq resume {folder} --steps {2 * group.agents[0].config.steps}"
-    )
+    config = group.agents[0].config
+    words = [f"plot {shlex.quote(str(folder))}", f"report {shlex.quote(str(folder))}"]
+    words += [
+        f"evaluate {_named(folders[0], config)} --episodes 20",
+        f"resume {_named(folder, config)} --steps {2 * config.steps}",
+    ]
+    console.print("\nnext:", *(f"  implicitq {command}" for command in words), sep="\n")
 
 
 def _evaluations_table(evaluations: list[Evaluation]) -> Table:

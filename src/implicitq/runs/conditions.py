@@ -16,7 +16,7 @@ TOGETHER = "seeds_together"
 OF_THE_PROCESS = ("processor", "threads", TOGETHER)
 """Not versions, but how the run was made."""
 
-_PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
+PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
 
 
 def versions(together: Sequence[int] = ()) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def versions(together: Sequence[int] = ()) -> dict[str, Any]:
     `together` are the seeds that it trains in step.
     """
     found = {}
-    for package in _PACKAGES:
+    for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
