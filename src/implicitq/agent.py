@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import gymnasium as gym
 import numpy as np
 
 from implicitq import configs, trackers
 from implicitq.configs import Config
+from implicitq.devices import find_device
 from implicitq.driver import Interrupted, drive
 from implicitq.envs import ids, masks, spaces
 from implicitq.envs.making import EnvironmentMaker, EnvironmentSource, is_object
@@ -20,19 +22,33 @@ from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.evaluate import Evaluator
 from implicitq.events import AnyListener
 from implicitq.learner import Actor
-from implicitq.progress import ProgressDisplay
-from implicitq.runs import policy_file
+from implicitq.runs import hub, policy_file
 from implicitq.runs.branches import check_changes
 from implicitq.runs.folder import RunFolder, Start
 from implicitq.runs.layout import BEST, POLICY
 from implicitq.train import Trainer
 from implicitq.types import Array, Evaluation, InputError
 
+if TYPE_CHECKING:
+    from implicitq.seeds import Seeds
+
 _PREDICTIONS = 2**31  # sampled predictions draw from numbers that training does not reach
 
 
+class InStep(NamedTuple):
+    """How a run goes on together with those of other seeds."""
+
+    seeds: Sequence[int]  # of all of them; none if there is no other
+    steps: Collection[int]  # at which all of them have a checkpoint
+    first: bool  # of them: environment objects are its own, the others have copies
+
+
 class Agent:
-    """A policy with its value, ready to act, and to learn if it came from `make` or `resume`."""
+    """A policy with its value, ready to act, and to learn if it came from `make` or `resume`.
+
+    `config` has all settings, `observation_space` and `action_space` are those of the environment. It can be used in a
+    `with` statement, which closes the environments and the run folder at its end.
+    """
 
     def __init__(
         self,
@@ -58,6 +74,7 @@ class Agent:
         self._trust_env = trust_env
         self._predictions = 0
         self._start: Start | None = None
+        self.together: Sequence[int] = ()  # the seeds that it learns in step with, its own among them
 
     def __repr__(self) -> str:
         config, folder = self.config, "" if self.directory is None else f", run folder {str(self.directory)!r}"
@@ -92,39 +109,62 @@ class Agent:
     ) -> Agent:
         """Train for `steps` more environment steps; by default, up to `config.steps`.
 
-        With `out`, the first call makes a run folder there, which `implicitq.resume` can go on from. `track` names
-        trackers (`implicitq.trackers.TRACKERS`), whose files lie in the run folder; without it, a run that had some
-        before keeps them, and an empty list ends that. A `callback`, or
-        every one of a list, is a function that receives every event and stops the run by returning False; see
-        `implicitq.callbacks` for some. `listeners` are the same, as objects with `on_event`.
+        `progress` shows a progress bar. With `out`, the first call makes a run folder there, which `implicitq.resume`
+        can go on from.
+
+        `track` names trackers, "tensorboard" or "wandb", whose files lie in the run folder. Without it, a run that had
+        some before keeps them; an empty list ends that.
+
+        A `callback`, or every one of a list, is a function that receives every event and stops the run by returning
+        False; see `implicitq.callbacks` for some. `listeners` are the same, as objects with `on_event`.
         """
-        trainer = self._trainer
-        if trainer is None:
+        if self.together:
+            raise InputError("this agent learns in step with other seeds; call learn of the Seeds that it belongs to")
+        trainer, until = self.trainer, self.until(steps)
+        ours = self.begin(out, track)
+        shown = display() if progress and until > trainer.step else []
+        with self.closed_on_failure():
+            drive(trainer, until, [*ours, *_listed(callback), *listeners, *shown], self)
+        return self
+
+    @property
+    def trainer(self) -> Trainer:
+        """Who trains it; InputError for an agent that only acts."""
+        if self._trainer is None:
             raise InputError(
                 "this agent came from a policy file, which holds no replay and no optimiser; "
                 "use implicitq.resume(run_folder) to train on"
             )
+        return self._trainer
+
+    def until(self, steps: float | None) -> int:
+        """The step at which `learn(steps)` is to end."""
         if isinstance(steps, float) and steps.is_integer():
             steps = int(steps)  # 1e6 is a whole number too, as in configs
         if steps is not None and (not isinstance(steps, int) or steps < 0):
             raise InputError(f"steps must be a whole number of at least 0, got {steps!r}")
-        until = self.config.steps if steps is None else trainer.step + steps
+        return self.config.steps if steps is None else self.trainer.step + steps
+
+    def begin(self, out: str | Path | None, track: Iterable[str] | None) -> list[AnyListener]:
+        """Begin to learn: make the run folder if there is to be one, and give the listeners that keep the run."""
         trackers.require(track or ())
         if out is not None:
             self._begin_run(Path(out))
         if self._run is not None and self._run.closed:
             raise InputError(f"the training has ended; go on with implicitq.resume({str(self._run.directory)!r})")
-        ours = [*self._trackers(track), *([] if self._run is None else [self._run])]
-        shown = [ProgressDisplay()] if progress and until > trainer.step else []
+        return [*self._trackers(track), *([] if self._run is None else [self._run])]
+
+    @contextmanager
+    def closed_on_failure(self) -> Iterator[None]:
+        """Or the run folder would stay locked in this process. A signal is no failure."""
         try:
-            drive(trainer, until, [*ours, *_listed(callback), *listeners, *shown], self)
+            yield
         except Interrupted:
             raise
         except BaseException:
             if self._run is not None:
-                self._run.close()  # or the folder would stay locked in this process
+                self._run.close()
             raise
-        return self
 
     def start_from(self, path: str | Path) -> Agent:
         """Begin with the weights of a policy file or run folder instead of random ones; before `learn`.
@@ -162,7 +202,9 @@ class Agent:
     ) -> tuple[Array, Any]:
         """Action(s) for one observation or a batch, with the signature of Stable-Baselines3.
 
-        `action_masks` says which actions are allowed, as in sb3-contrib: a 0 or 1 for each choice.
+        Drawn from the policy, or with `deterministic` the one to take when not exploring. `action_masks` says which
+        actions are allowed, as in sb3-contrib: a 0 or 1 for each choice. `state` and `episode_start` are there for the
+        signature: `state` comes back as it is.
         """
         rows, batched = spaces.flatten_any(self.observation_space, observation)
         masks = self._masks(action_masks, len(rows))
@@ -234,7 +276,7 @@ class Agent:
         return self._actor.deterministic, spaces.flat_size(self.observation_space)
 
     def save(self, path: str | Path) -> None:
-        """Write the policy to one file; `implicitq.load` reads it back."""
+        """Write the policy and its value to one file; `implicitq.load` reads it back."""
         policy_file.save(Path(path), self.config, self.observation_space, self.action_space, self._actor, self.step)
 
     def close(self) -> None:
@@ -261,7 +303,7 @@ class Agent:
             raise InputError(f"this agent already writes to {self._run.directory}")
         if self._trainer.step > 0:
             raise InputError("out must be given with the first call of learn: a run folder holds the whole run")
-        run = RunFolder.create(directory, self.config, self._start)
+        run = RunFolder.create(directory, self.config, self._start, self.together)
         try:
             run.prepare(self._trainer)
         except BaseException:
@@ -288,40 +330,89 @@ class Agent:
         return [~_padded(~masks.read(given, categories, batch))]
 
 
+@overload
 def make(
     algorithm: str,
     env: EnvironmentSource,
     *,
     eval_env: EnvironmentSource | None = None,
+    seeds: None = None,
+    device: str | None = None,
     **hyperparameters: Any,
-) -> Agent:
+) -> Agent: ...
+
+
+@overload
+def make(
+    algorithm: str,
+    env: EnvironmentSource,
+    *,
+    eval_env: EnvironmentSource | None = None,
+    device: str | None = None,
+    seeds: Iterable[int],
+    **hyperparameters: Any,
+) -> Seeds: ...
+
+
+def make(
+    algorithm: str,
+    env: EnvironmentSource,
+    *,
+    eval_env: EnvironmentSource | None = None,
+    device: str | None = None,
+    seeds: Iterable[int] | None = None,
+    **hyperparameters: Any,
+) -> Agent | Seeds:
     """An untrained agent for a Gymnasium id, an environment object, or a function that makes one.
 
-    `hyperparameters` override those of the preset, under the names of `implicitq.configs`.
+    `algorithm` is a name such as "miq" or "sac". Evaluations are made on copies of `env`, or on `eval_env` if that is
+    given. It learns and acts on `device`, such as `gpu` or `cpu:1`; None: where JAX puts things. `hyperparameters`
+    override those of the preset, under the names of `implicitq.configs`. With `seeds`, one agent for each of them,
+    which learn in step in one process: `implicitq.seeds.Seeds`.
     """
     config = configs.resolve(algorithm, EnvironmentMaker(env).name, **hyperparameters)
-    return from_config(config, env, eval_env=eval_env)
+    if seeds is None:
+        return from_config(config, env, eval_env=eval_env, device=device)
+    from implicitq.seeds import Seeds  # which is made of agents
+
+    if "seed" in hyperparameters:
+        raise InputError("give seed for one agent, or seeds for several, not both")
+    return Seeds.from_config(config, seeds, env, eval_env=eval_env, device=device)
 
 
 def from_config(
-    config: Config, env: EnvironmentSource | None = None, *, eval_env: EnvironmentSource | None = None
+    config: Config,
+    env: EnvironmentSource | None = None,
+    *,
+    eval_env: EnvironmentSource | None = None,
+    device: str | None = None,
+    copies: bool = False,
 ) -> Agent:
-    """An untrained agent for a whole config; `env` stands in for the config's id where that is not enough."""
-    return _agent(config, EnvironmentMaker(config.env if env is None else env), eval_env)
+    """An untrained agent for a whole config; `env` stands in for the config's id where that is not enough.
+
+    With `copies`, environment objects are left to somebody else, and only copies of them are used.
+    """
+    return _agent(config, EnvironmentMaker(config.env if env is None else env), eval_env, device, copies=copies)
 
 
 def load(
-    path: str | Path, env: EnvironmentSource | None = None, *, best: bool = False, trust_env: bool = False
+    path: str | Path,
+    env: EnvironmentSource | None = None,
+    *,
+    best: bool = False,
+    trust_env: bool = False,
+    device: str | None = None,
 ) -> Agent:
     """The agent of a policy file or of a run folder; it can act, but not learn on.
 
     Of a run folder, the policy of the newest checkpoint, or, with `best`, of the evaluation with the highest mean.
+    `hf://owner/name`, or `hf://owner/name@revision`, is a policy on the Hugging Face Hub (`implicitq push`), of which
+    one file is fetched and read like any other. Nothing that is loaded runs code.
 
     It is evaluated on `env`, or on the id that the file names. An id that makes Gymnasium import a module, such as
     `module:Id`, is refused there unless `trust_env`: a file must not choose what code runs.
     """
-    path = Path(path)
-    found = policy_file.read(_policy_in(path, best) if path.is_dir() or best else path)
+    found = policy_file.read(_policy_at(path, best), find_device(device))
     maker = EnvironmentMaker(env, action_bound=found.config.action_bound) if env is not None else None
     agent = Agent(
         found.config, found.observation_space, found.action_space, found.actor, maker, found.step, trust_env=trust_env
@@ -341,6 +432,8 @@ def resume(
     inexact: bool = False,
     salvage: bool = False,
     trust_env: bool = False,
+    device: str | None = None,
+    in_step: InStep | None = None,
     **changes: Any,
 ) -> Agent:
     """The agent of a run folder, exactly where its newest good checkpoint was; `learn` goes on from there.
@@ -350,8 +443,9 @@ def resume(
     `inexact`, other versions, processors or numbers of threads than the run began with are accepted. With `salvage`,
     if no checkpoint is good, rows of the replay that are damaged are left out of the newest one; a warning says which.
     `changes` are hyperparameters to go on with, such as learning_rate: a branch, which the run folder notes.
+    `in_step` comes from `implicitq.seeds.resume`, which goes on with several seeds together.
     """
-    run = RunFolder.open(directory)
+    run = RunFolder.open(directory, () if in_step is None else in_step.seeds)
     agent = None
     try:
         if env is None and is_object(run.config.env):
@@ -361,10 +455,11 @@ def resume(
             run.check_exactness()
         config = configs.changed(run.config, **changes)
         check_changes(run.config, changes)
-        agent = _agent(config, EnvironmentMaker(source), eval_env, run)
+        copies = in_step is not None and not in_step.first
+        agent = _agent(config, EnvironmentMaker(source), eval_env, device, run, copies)
         assert agent._trainer is not None
         try:
-            run.restore(agent._trainer, salvage)
+            run.restore(agent._trainer, salvage, None if in_step is None else in_step.steps)
         except InputError as error:
             if changes:  # which may be what does not fit
                 raise InputError(
@@ -382,15 +477,31 @@ def resume(
 
 
 def _agent(
-    config: Config, maker: EnvironmentMaker, eval_env: EnvironmentSource | None, run: RunFolder | None = None
+    config: Config,
+    maker: EnvironmentMaker,
+    eval_env: EnvironmentSource | None,
+    device: str | None,
+    run: RunFolder | None = None,
+    copies: bool = False,
 ) -> Agent:
     maker = maker.with_action_bound(config.action_bound)
-    eval_maker = maker if eval_env is None else EnvironmentMaker(eval_env, action_bound=config.action_bound)
-    trainer = Trainer(config, maker, eval_maker)
+    maker = maker.of_copies() if copies else maker
+    eval_maker = maker if eval_env is None else EnvironmentMaker(eval_env, not copies, config.action_bound)
+    trainer = Trainer(config, maker, eval_maker, device)
     envs = trainer.envs
     return Agent(
         config, envs.observation_space, envs.action_space, trainer.learner.shipped, eval_maker, 0, trainer, run
     )
+
+
+def _policy_at(source: str | Path, best: bool) -> Path:
+    """The file that `load` reads."""
+    if isinstance(source, str) and hub.is_address(source):
+        if best:
+            raise InputError(f"the best policy is kept in run folders, and {source} is none; push --best shares it")
+        return hub.fetch_policy(source)
+    path = Path(source)
+    return _policy_in(path, best) if path.is_dir() or best else path
 
 
 def _policy_in(folder: Path, best: bool) -> Path:
@@ -417,6 +528,13 @@ def _check_spaces(agent: Agent, observation_space: gym.Space, action_space: gym.
     ):
         if own != given:
             raise InputError(f"the policy is for {what} in {own}, the environment has {given}")
+
+
+def display(runs: int = 1) -> list[AnyListener]:
+    """Shows the progress of a run, or of several that are trained in step."""
+    from implicitq.progress import ProgressDisplay  # needs rich, which those who only load and predict do without
+
+    return [ProgressDisplay(runs=runs)]
 
 
 def _listed(callback: AnyListener | Iterable[AnyListener]) -> list[AnyListener]:

@@ -33,6 +33,10 @@ class Algorithm(Protocol):
         """Whether `update` needs observations and actions of all steps of an n-step return, not only their rewards."""
         ...
 
+    def fresh_actor(self, key: jax.Array) -> PyTree:
+        """Untrained networks, as `actor` gives them; needs no optimiser."""
+        ...
+
     def init(self, key: jax.Array) -> PyTree: ...
 
     def start(self, actor: PyTree) -> PyTree:

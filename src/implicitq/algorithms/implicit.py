@@ -9,20 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 
 from implicitq import equations, policies
 from implicitq.algorithms.base import Metrics, global_norm
 from implicitq.configs import ImplicitConfig, Weights
 from implicitq.networks import StateValue
+from implicitq.normalization import trained
 from implicitq.policies import Distribution, Policy, restricted
 from implicitq.types import PyTree, Spec, Transition
 from implicitq.validation import require
+
+if TYPE_CHECKING:
+    import optax
 
 
 class Networks(NamedTuple):
@@ -199,23 +202,25 @@ class ImplicitAlgorithm:
     def needs_later_steps(self) -> bool:
         return needs_later_steps(self.config)
 
-    def init(self, key: jax.Array) -> ImplicitState:
+    def fresh_actor(self, key: jax.Array) -> Networks:
         online = self.networks(self.config, self.spec, key)
         wanted, most = self.config.entropy_target, online.policy.most_entropy
         reachable = wanted is None or wanted < most
         require(self.config, "entropy_target", reachable, f"below the entropy of uniform actions, {most:.3f} nats")
-        return self.start(online)
+        return online
+
+    def init(self, key: jax.Array) -> ImplicitState:
+        return self.start(self.fresh_actor(key))
 
     def start(self, actor: Networks) -> ImplicitState:
         target = jax.tree.map(jnp.copy, self.targets(actor, self.config))
-        parameters: PyTree = actor
-        return ImplicitState(actor, target, self._optimizer().init(parameters))
+        return ImplicitState(actor, target, self._optimizer().init(trained(actor)))
 
     def update(
         self, state: ImplicitState, batch: Transition[jax.Array], key: jax.Array
     ) -> tuple[ImplicitState, Metrics]:
         """One step of Adam on the loss, then the Polyak step of the targets."""
-        gradient, (metrics, online) = jax.grad(self._objective, has_aux=True)(state.online, state.target, batch, key)
+        gradient, (metrics, online) = jax.grad(self._objective, has_aux=True)(trained(state.online), state, batch, key)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         online = self._bounded(eqx.apply_updates(online, step))
         target = equations.polyak(state.target, self.targets(online, self.config), self.config.target_update)
@@ -271,10 +276,11 @@ class ImplicitAlgorithm:
         return equations.implicit_q(log_pi, actor.soft_value(observation, temperature, mask), temperature)
 
     def _objective(
-        self, online: Networks, target: Targets, batch: Transition[jax.Array], key: jax.Array
+        self, parameters: Networks, state: ImplicitState, batch: Transition[jax.Array], key: jax.Array
     ) -> tuple[jax.Array, tuple[Metrics, Networks]]:
         """The loss, and beside it that of the temperature, which shares no parameter with it."""
-        error, metrics, noted = self.loss(online, target, batch, self.config, key)
+        online: Networks = eqx.combine(parameters, state.online)
+        error, metrics, noted = self.loss(online, state.target, batch, self.config, key)
         metrics = {"loss": error, **metrics}
         if online.log_temperature is None:
             return error, (metrics, noted)
@@ -303,6 +309,8 @@ class ImplicitAlgorithm:
         return weights_of(actor.log_temperature, self.config).temperature
 
     def _optimizer(self) -> optax.GradientTransformation:
+        import optax  # here, so that a policy can be loaded and act without it
+
         adam = optax.adam(self.config.learning_rate, b1=self.config.adam_b1)
         if self.config.temperature != "auto" or self.config.temperature_learning_rate is None:
             return adam
