@@ -33,6 +33,11 @@ class Algorithm(Protocol):
         """Whether `update` needs observations and actions of all steps of an n-step return, not only their rewards."""
         ...
 
+    @property
+    def batch_parts(self) -> int:
+        """Equal parts of a batch that never share a transition, whenever it is drawn; 1 for a plain batch."""
+        ...
+
     def init(self, key: jax.Array) -> PyTree: ...
 
     def start(self, actor: PyTree) -> PyTree:
