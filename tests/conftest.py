@@ -32,6 +32,7 @@ if _is_first:
 # Most of the time would go into making fast code of functions that run for milliseconds. With flags of your own
 # (`.ci/run` runs some tests a second time so) everything is compiled as users have it.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+os.environ["IMPLICITQ_CACHE"] = "off"  # so that no test finds or leaves anything in the folder of a user
 jax.config.update("jax_compilation_cache_dir", os.environ[_COMPILED])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

@@ -295,3 +295,34 @@ def test_public_names_are_the_documented_ones():
     assert all(getattr(implicitq, name) is not None for name in implicitq.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         implicitq.nothing  # noqa: B018  # pyright: ignore
+
+
+@pytest.fixture
+def vec_env():
+    """Of Stable-Baselines3. Optional: pip install 'implicitq[peers]'."""
+    return pytest.importorskip("stable_baselines3.common.vec_env")
+
+
+@pytest.mark.parametrize("task", ["Pendulum-v1", "CartPole-v1"])
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_evaluate_policy_of_stable_baselines3_takes_the_agent_unchanged(task, deterministic, vec_env):
+    evaluation = pytest.importorskip("stable_baselines3.common.evaluation")
+    agent = implicitq.make("miq", task, hidden=(16,))
+    env = vec_env.DummyVecEnv([lambda: gym.wrappers.RecordEpisodeStatistics(gym.make(task)) for _ in range(3)])
+    returns, lengths = evaluation.evaluate_policy(
+        agent, env, n_eval_episodes=6, deterministic=deterministic, return_episode_rewards=True, warn=False
+    )
+    assert len(returns) == len(lengths) == 6
+    assert np.isfinite(returns).all()
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_evaluation_of_sb3_contrib_passes_its_masks_to_the_agent(deterministic, small, vec_env):
+    maskable = pytest.importorskip("sb3_contrib.common.maskable.evaluation")
+    agent = implicitq.make("miq", toys.MethodToy, **small)
+    env = vec_env.DummyVecEnv([lambda: gym.wrappers.RecordEpisodeStatistics(toys.MethodToy()) for _ in range(3)])
+    returns, _ = maskable.evaluate_policy(  # the environment refuses what its mask forbids
+        agent, env, n_eval_episodes=6, deterministic=deterministic, return_episode_rewards=True, warn=False
+    )
+    assert len(returns) == 6
+    agent.close()

@@ -18,11 +18,11 @@ SOURCES = sorted(ROOT.rglob("*.py"))
 # A file may import from the folders and modules on lines above its own, and on its own.
 LAYERS = [
     {"types"},
-    {"validation", "memory"},
+    {"validation", "memory", "compilation"},
     {"configs"},
     {"events"},
     {"callbacks"},
-    {"equations", "networks", "normalization"},
+    {"equations", "networks", "normalization", "devices"},
     {"policies"},
     {"algorithms"},
     {"learner", "envs", "replay"},
@@ -32,8 +32,9 @@ LAYERS = [
     {"runs", "progress"},
     {"trackers"},
     {"agent"},
-    {"bench", "video", "export"},
-    {"sweeps"},
+    {"bench", "video", "export", "doctor", "card"},
+    {"push"},
+    {"sweeps", "tuning"},
     {"reports"},
     {"commands"},
 ]
@@ -193,3 +194,23 @@ assert "jax" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unused"),
+    [
+        (["--version"], {"numpy", "rich", "tyro", "jax"}),
+        (["--help"], {"jax", "gymnasium", "matplotlib", "scipy"}),
+        (["train", "--help"], {"jax", "gymnasium", "matplotlib", "scipy"}),
+    ],
+)
+def test_help_and_version_import_little_and_so_come_at_once(arguments, unused):
+    code = f"""
+import sys
+from implicitq.commands.main import run
+assert run({arguments}) == 0
+print(*sys.modules, file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "implicitq" in done.stdout
+    assert not unused & set(done.stderr.split())

@@ -1,12 +1,14 @@
-"""SBX's SAC on HalfCheetah-v5 for 100,000 steps, one folder per seed with the files that `implicitq collect` takes.
+"""SBX's SAC or CrossQ on a task, one folder per seed with the files that `implicitq collect` takes.
 
-Usage: taskset -c 0 python run_sbx.py DIR [--seeds 0 1 2]   (in an environment with sbx-rl and gymnasium[mujoco])
-Sizes 256-256, learning starts at 5,000 steps, all else as SBX has it. Finished seeds are skipped.
+Usage: taskset -c 0 python run_sbx.py DIR [--algorithm crossq] [--env Ant-v5] [--seeds 0 1 2] [--steps 100000]
+in the environment that benchmarks/peers/make.sh makes. Sizes 256-256, learning starts at 5,000 steps, all else as SBX
+has it. Every 10,000 steps, ten deterministic episodes. Finished seeds are skipped.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import csv
 import importlib.metadata
 import json
@@ -17,12 +19,13 @@ from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
-from sbx import SAC
+from sbx import SAC, CrossQ
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import Monitor
 
-ENV, STEPS, EVAL_EVERY, EPISODES = "HalfCheetah-v5", 100_000, 10_000, 10
+ALGORITHMS = {"sac": SAC, "crossq": CrossQ}
+EVAL_EVERY, EPISODES = 10_000, 10
 SETTINGS = {
     "policy_kwargs": {"net_arch": [256, 256]},
     "learning_starts": 5_000,
@@ -35,9 +38,9 @@ PACKAGES = ("sbx-rl", "stable-baselines3", "jax", "jaxlib", "flax", "optax", "nu
 class Evaluation(BaseCallback):
     """Ten deterministic episodes every 10,000 steps; the clock stops meanwhile."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, env: str, seed: int) -> None:
         super().__init__()
-        self.folder, self.env = folder, Monitor(gym.make(ENV))
+        self.folder, self.env = folder, Monitor(gym.make(env))
         self.env.reset(seed=10_000 + seed)
         self.start, self.paused = time.monotonic(), 0.0
         self.start_cpu = time.process_time()  # seeds run in one process
@@ -65,23 +68,28 @@ class Evaluation(BaseCallback):
             csv.writer(file, lineterminator="\n").writerow(values)
 
 
-def run(folder: Path, seed: int) -> None:
+def run(folder: Path, algorithm: str, env: str, steps: int, seed: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     versions = {"python": platform.python_version(), "threads": len(os.sched_getaffinity(0))}
     versions |= {package: importlib.metadata.version(package) for package in PACKAGES}
     (folder / "versions.json").write_text(json.dumps(versions, indent=2) + "\n")
-    config = {"algorithm": "sbx-sac", "env": ENV, "steps": STEPS, "seed": seed, "eval_every": EVAL_EVERY, **SETTINGS}
-    model = SAC("MlpPolicy", ENV, seed=seed, **SETTINGS)
-    model.learn(STEPS, callback=Evaluation(folder, seed))
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")  # last: it marks the seed as done
+    about = {"algorithm": f"sbx-{algorithm}", "env": env, "steps": steps, "seed": seed, "eval_every": EVAL_EVERY}
+    settings = copy.deepcopy(SETTINGS)  # SBX changes what it is given
+    model = ALGORITHMS[algorithm]("MlpPolicy", env, seed=seed, **settings)
+    model.learn(steps, callback=Evaluation(folder, env, seed))
+    config = json.dumps({**about, **SETTINGS}, indent=2) + "\n"
+    (folder / "config.json").write_text(config)  # last: it marks the seed as done
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("directory", type=Path)
+    parser.add_argument("--algorithm", choices=ALGORITHMS, default="sac")
+    parser.add_argument("--env", default="HalfCheetah-v5")
+    parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2])
     arguments = parser.parse_args()
     for seed in arguments.seeds:
-        folder = arguments.directory / f"sbx-sac-256-seed{seed}"
+        folder = arguments.directory / f"sbx-{arguments.algorithm}-{arguments.env}-seed{seed}"
         if not (folder / "config.json").exists():
-            run(folder, seed)
+            run(folder, arguments.algorithm, arguments.env, arguments.steps, seed)

@@ -13,6 +13,7 @@ import numpy as np
 
 from implicitq import configs, trackers
 from implicitq.configs import Config
+from implicitq.devices import find_device
 from implicitq.driver import Interrupted, drive
 from implicitq.envs import ids, masks, spaces
 from implicitq.envs.making import EnvironmentMaker, EnvironmentSource, is_object
@@ -20,8 +21,7 @@ from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.evaluate import Evaluator
 from implicitq.events import AnyListener
 from implicitq.learner import Actor
-from implicitq.progress import ProgressDisplay
-from implicitq.runs import policy_file
+from implicitq.runs import hub, policy_file
 from implicitq.runs.branches import check_changes
 from implicitq.runs.folder import RunFolder, Start
 from implicitq.runs.layout import BEST, POLICY
@@ -32,7 +32,11 @@ _PREDICTIONS = 2**31  # sampled predictions draw from numbers that training does
 
 
 class Agent:
-    """A policy with its value, ready to act, and to learn if it came from `make` or `resume`."""
+    """A policy with its value, ready to act, and to learn if it came from `make` or `resume`.
+
+    `config` has all settings, `observation_space` and `action_space` are those of the environment. It can be used in a
+    `with` statement, which closes the environments and the run folder at its end.
+    """
 
     def __init__(
         self,
@@ -92,11 +96,14 @@ class Agent:
     ) -> Agent:
         """Train for `steps` more environment steps; by default, up to `config.steps`.
 
-        With `out`, the first call makes a run folder there, which `implicitq.resume` can go on from. `track` names
-        trackers (`implicitq.trackers.TRACKERS`), whose files lie in the run folder; without it, a run that had some
-        before keeps them, and an empty list ends that. A `callback`, or
-        every one of a list, is a function that receives every event and stops the run by returning False; see
-        `implicitq.callbacks` for some. `listeners` are the same, as objects with `on_event`.
+        `progress` shows a progress bar. With `out`, the first call makes a run folder there, which `implicitq.resume`
+        can go on from.
+
+        `track` names trackers, "tensorboard" or "wandb", whose files lie in the run folder. Without it, a run that had
+        some before keeps them; an empty list ends that.
+
+        A `callback`, or every one of a list, is a function that receives every event and stops the run by returning
+        False; see `implicitq.callbacks` for some. `listeners` are the same, as objects with `on_event`.
         """
         trainer = self._trainer
         if trainer is None:
@@ -115,7 +122,7 @@ class Agent:
         if self._run is not None and self._run.closed:
             raise InputError(f"the training has ended; go on with implicitq.resume({str(self._run.directory)!r})")
         ours = [*self._trackers(track), *([] if self._run is None else [self._run])]
-        shown = [ProgressDisplay()] if progress and until > trainer.step else []
+        shown = _display() if progress and until > trainer.step else []
         try:
             drive(trainer, until, [*ours, *_listed(callback), *listeners, *shown], self)
         except Interrupted:
@@ -162,7 +169,9 @@ class Agent:
     ) -> tuple[Array, Any]:
         """Action(s) for one observation or a batch, with the signature of Stable-Baselines3.
 
-        `action_masks` says which actions are allowed, as in sb3-contrib: a 0 or 1 for each choice.
+        Drawn from the policy, or with `deterministic` the one to take when not exploring. `action_masks` says which
+        actions are allowed, as in sb3-contrib: a 0 or 1 for each choice. `state` and `episode_start` are there for the
+        signature: `state` comes back as it is.
         """
         rows, batched = spaces.flatten_any(self.observation_space, observation)
         masks = self._masks(action_masks, len(rows))
@@ -234,7 +243,7 @@ class Agent:
         return self._actor.deterministic, spaces.flat_size(self.observation_space)
 
     def save(self, path: str | Path) -> None:
-        """Write the policy to one file; `implicitq.load` reads it back."""
+        """Write the policy and its value to one file; `implicitq.load` reads it back."""
         policy_file.save(Path(path), self.config, self.observation_space, self.action_space, self._actor, self.step)
 
     def close(self) -> None:
@@ -293,35 +302,48 @@ def make(
     env: EnvironmentSource,
     *,
     eval_env: EnvironmentSource | None = None,
+    device: str | None = None,
     **hyperparameters: Any,
 ) -> Agent:
     """An untrained agent for a Gymnasium id, an environment object, or a function that makes one.
 
-    `hyperparameters` override those of the preset, under the names of `implicitq.configs`.
+    `algorithm` is a name such as "miq" or "sac". Evaluations are made on copies of `env`, or on `eval_env` if that is
+    given. It learns and acts on `device`, such as `gpu` or `cpu:1`; None: where JAX puts things. `hyperparameters`
+    override those of the preset, under the names of `implicitq.configs`.
     """
     config = configs.resolve(algorithm, EnvironmentMaker(env).name, **hyperparameters)
-    return from_config(config, env, eval_env=eval_env)
+    return from_config(config, env, eval_env=eval_env, device=device)
 
 
 def from_config(
-    config: Config, env: EnvironmentSource | None = None, *, eval_env: EnvironmentSource | None = None
+    config: Config,
+    env: EnvironmentSource | None = None,
+    *,
+    eval_env: EnvironmentSource | None = None,
+    device: str | None = None,
 ) -> Agent:
     """An untrained agent for a whole config; `env` stands in for the config's id where that is not enough."""
-    return _agent(config, EnvironmentMaker(config.env if env is None else env), eval_env)
+    return _agent(config, EnvironmentMaker(config.env if env is None else env), eval_env, device)
 
 
 def load(
-    path: str | Path, env: EnvironmentSource | None = None, *, best: bool = False, trust_env: bool = False
+    path: str | Path,
+    env: EnvironmentSource | None = None,
+    *,
+    best: bool = False,
+    trust_env: bool = False,
+    device: str | None = None,
 ) -> Agent:
     """The agent of a policy file or of a run folder; it can act, but not learn on.
 
     Of a run folder, the policy of the newest checkpoint, or, with `best`, of the evaluation with the highest mean.
+    `hf://owner/name`, or `hf://owner/name@revision`, is a policy on the Hugging Face Hub (`implicitq push`), of which
+    one file is fetched and read like any other. Nothing that is loaded runs code.
 
     It is evaluated on `env`, or on the id that the file names. An id that makes Gymnasium import a module, such as
     `module:Id`, is refused there unless `trust_env`: a file must not choose what code runs.
     """
-    path = Path(path)
-    found = policy_file.read(_policy_in(path, best) if path.is_dir() or best else path)
+    found = policy_file.read(_policy_at(path, best), find_device(device))
     maker = EnvironmentMaker(env, action_bound=found.config.action_bound) if env is not None else None
     agent = Agent(
         found.config, found.observation_space, found.action_space, found.actor, maker, found.step, trust_env=trust_env
@@ -341,6 +363,7 @@ def resume(
     inexact: bool = False,
     salvage: bool = False,
     trust_env: bool = False,
+    device: str | None = None,
     **changes: Any,
 ) -> Agent:
     """The agent of a run folder, exactly where its newest good checkpoint was; `learn` goes on from there.
@@ -361,7 +384,7 @@ def resume(
             run.check_exactness()
         config = configs.changed(run.config, **changes)
         check_changes(run.config, changes)
-        agent = _agent(config, EnvironmentMaker(source), eval_env, run)
+        agent = _agent(config, EnvironmentMaker(source), eval_env, device, run)
         assert agent._trainer is not None
         try:
             run.restore(agent._trainer, salvage)
@@ -382,15 +405,29 @@ def resume(
 
 
 def _agent(
-    config: Config, maker: EnvironmentMaker, eval_env: EnvironmentSource | None, run: RunFolder | None = None
+    config: Config,
+    maker: EnvironmentMaker,
+    eval_env: EnvironmentSource | None,
+    device: str | None,
+    run: RunFolder | None = None,
 ) -> Agent:
     maker = maker.with_action_bound(config.action_bound)
     eval_maker = maker if eval_env is None else EnvironmentMaker(eval_env, action_bound=config.action_bound)
-    trainer = Trainer(config, maker, eval_maker)
+    trainer = Trainer(config, maker, eval_maker, device)
     envs = trainer.envs
     return Agent(
         config, envs.observation_space, envs.action_space, trainer.learner.shipped, eval_maker, 0, trainer, run
     )
+
+
+def _policy_at(source: str | Path, best: bool) -> Path:
+    """The file that `load` reads."""
+    if isinstance(source, str) and hub.is_address(source):
+        if best:
+            raise InputError(f"the best policy is kept in run folders, and {source} is none; push --best shares it")
+        return hub.fetch_policy(source)
+    path = Path(source)
+    return _policy_in(path, best) if path.is_dir() or best else path
 
 
 def _policy_in(folder: Path, best: bool) -> Path:
@@ -417,6 +454,12 @@ def _check_spaces(agent: Agent, observation_space: gym.Space, action_space: gym.
     ):
         if own != given:
             raise InputError(f"the policy is for {what} in {own}, the environment has {given}")
+
+
+def _display() -> list[AnyListener]:
+    from implicitq.progress import ProgressDisplay  # needs rich, which those who only load and predict do without
+
+    return [ProgressDisplay()]
 
 
 def _listed(callback: AnyListener | Iterable[AnyListener]) -> list[AnyListener]:

@@ -18,9 +18,9 @@ from implicitq.types import Evaluation
 class Started:
     """Training begins at `step`, or goes on from there, and is to end at `until`."""
 
-    step: int
-    until: int
-    config: Config
+    step: int  # environment steps trained before
+    until: int  # where it is to end
+    config: Config  # all settings
     agent: Any = field(default=None, compare=False, repr=False)  # who learns, to be asked or saved; None if unknown
 
 
@@ -28,8 +28,8 @@ class Started:
 class Measured:
     """Means since the last row of metrics; nan where there was nothing to average."""
 
-    step: int
-    values: dict[str, float]
+    step: int  # environment steps so far
+    values: dict[str, float]  # column of metrics.csv -> value
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Evaluated:
 
     @property
     def step(self) -> int:
+        """Environment steps of training when it was made."""
         return self.evaluation.step
 
 
@@ -61,14 +62,16 @@ class Ticked:
 class Stopped:
     """The last event: the planned end, a listener that asked to stop, a signal such as Ctrl-C, or an error."""
 
-    step: int
-    reason: Literal["finished", "asked", "interrupted", "failed"]
+    step: int  # environment steps so far
+    reason: Literal["finished", "asked", "interrupted", "failed"]  # which of the four
 
 
 Event = Started | Measured | Evaluated | CheckpointDue | Ticked | Stopped
 
 
 class Listener(Protocol):
+    """Who wants to know of a run, as an object."""
+
     def on_event(self, event: Event) -> bool | None:
         """Receive an event; False asks the run to stop at the end of this step, after a checkpoint."""
         ...

@@ -19,6 +19,7 @@ import numpy as np
 from implicitq import equations, memory, networks
 from implicitq.algorithms import Algorithm
 from implicitq.configs import Config
+from implicitq.devices import Device
 from implicitq.normalization import Normalizer
 from implicitq.types import Array, InputError, PyTree, Spec, Transition
 from implicitq.validation import brief
@@ -111,15 +112,16 @@ def load_actor(
     config: Config,
     found: Mapping[str, Stored],
     read: Callable[[], Mapping[str, Array]],
+    device: Device | None = None,
 ) -> Actor:
     """The actor with the arrays that `read` gives; they are not read if names, shapes or types do not fit."""
-    networks = jax.eval_shape(lambda key: algorithm.actor(algorithm.init(key)), jax.random.key(0))
+    networks = jax.eval_shape(algorithm.fresh_actor, jax.random.key(0))
     normalizer = jax.eval_shape(lambda: _normalizer(spec, config))
     shapes, structure = jax.tree.flatten(ActorState(networks, normalizer))
     names = _names(ActorState(networks, normalizer))
     _compare(dict(zip(names, shapes, strict=True)), found)
     arrays = read()
-    leaves = [jnp.array(arrays[name]) for name in names]
+    leaves = _placed([jnp.array(arrays[name]) for name in names], device)
     return Actor(_Compiled(algorithm, spec, structure, config.seed), lambda: leaves, names)
 
 
@@ -186,10 +188,13 @@ class Learner:
 
     `newest` acts with the newest networks, which collect the data; `shipped` with those that are evaluated and saved:
     averaged ones if there are such, else the newest.
+
+    All that an update changes stays on the device from one to the next; a batch comes to it in the call of the update,
+    and nothing goes back before somebody asks.
     """
 
-    def __init__(self, algorithm: Algorithm, spec: Spec, config: Config) -> None:
-        self._algorithm = algorithm
+    def __init__(self, algorithm: Algorithm, spec: Spec, config: Config, device: Device | None = None) -> None:
+        self._algorithm, self._device = algorithm, device
         self._average_rate = config.actor_average
         needed = 12 * least_parameters(config, spec)  # with both moments of Adam
         memory.refuse_excess(f"a network with hidden {brief(config.hidden)}", needed, needed)
@@ -208,7 +213,8 @@ class Learner:
         self.metric_names = (*sorted(shapes), KL)
         self._watched: list[jax.Array] | None = None
         self.action_dtype = np.dtype(example.action.dtype)
-        self.leaves, self._structure = jax.tree.flatten(state)
+        leaves, self._structure = jax.tree.flatten(state)
+        self.leaves = _placed(leaves, device)
         self._names = _names(state)
         self._compiled = _jit(self._update, donate_argnums=0)
         self.newest, self.shipped = self._actors(spec, config)
@@ -222,7 +228,7 @@ class Learner:
         average = None if state.average is None else jax.tree.map(jnp.copy, actor.networks)
         algorithm = self._algorithm.start(actor.networks)
         fresh = state._replace(algorithm=algorithm, normalizer=actor.normalizer, average=average)
-        self.leaves = jax.tree.leaves(fresh)
+        self.leaves = _placed(jax.tree.leaves(fresh), self._device)
 
     def watch(self) -> None:
         """Note the policy as it is: the next metrics tell how far the updates from here to there have moved it."""
@@ -247,7 +253,7 @@ class Learner:
         empty = state._replace(
             metric_sums={name: jnp.zeros(()) for name in state.metric_sums}, metric_count=jnp.zeros(())
         )
-        self.leaves = jax.tree.leaves(empty)
+        self.leaves = _placed(jax.tree.leaves(empty), self._device)
         if self._watched is not None:
             mask = () if self._last.mask is None else (self._last.mask,)
             moved = float(self.newest.divergence_from(self._watched, self._last.observation, self.updates, *mask))
@@ -266,7 +272,7 @@ class Learner:
         new = [name for name in self._names if name.startswith("metric_sums.") and name not in arrays]
         arrays = {**arrays, **{name: np.zeros_like(blank[name]) for name in new}}
         _compare(blank, arrays)
-        self.leaves = [jnp.array(arrays[name]) for name in self._names]
+        self.leaves = _placed([jnp.array(arrays[name]) for name in self._names], self._device)
 
     def _actors(self, spec: Spec, config: Config) -> tuple[Actor, Actor]:
         # `actor` only picks parts out of the state, so it can pick leaf numbers just as well.
@@ -307,6 +313,11 @@ def _jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
             return function(*arguments)
 
     return jax.jit(strict, **options)
+
+
+def _placed(leaves: list[jax.Array], device: Device | None) -> list[jax.Array]:
+    """On the device, where compiled functions of them then run; None: where JAX has put them."""
+    return leaves if device is None else jax.device_put(leaves, device)
 
 
 def _normalizer(spec: Spec, config: Config) -> Normalizer | None:

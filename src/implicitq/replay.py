@@ -58,7 +58,8 @@ class Replay:
     ) -> None:
         """Samples are n-step returns; `later_steps`: with the observations and actions of steps 1 to n - 1.
 
-        Batches have `parts` equal parts, one after the other, and every row belongs to one part for good.
+        Batches have `parts` equal parts, one after the other. Half of the rows are for all parts, every other one belongs
+        to one part for good.
         """
         self._capacity = rows // num_envs  # C
         total = self._capacity * num_envs
@@ -304,15 +305,24 @@ class Replay:
         raise AssertionError("unreachable")
 
     def _draw_any(self, owner: Array, filled: int) -> Array:
-        """A row for each entry of `owner`, uniformly over the rows of that part.
+        """A row for each entry of `owner`, uniformly over the rows that this part may draw.
 
-        Every `parts` neighbouring rows have one for each part, in an order that looks random.
+        Of every 2 P neighbouring rows, with P parts, there is one for each part alone, and P are for all. Which is
+        which turns from one such block to the next, in a way that looks random.
         """
-        parts = self._parts
-        blocks = max(1, filled // parts)
-        ring, block = np.divmod(self._generator.integers(len(self._base) * blocks, size=len(owner)), blocks)
+        parts, rings = self._parts, len(self._base)
+        if parts == 1:
+            ring, position = np.divmod(self._generator.integers(rings * filled, size=len(owner)), filled)
+            return self._base[ring] + position
+        size = 2 * parts
+        blocks = -(-filled // size)
+        ring, block = np.divmod(self._generator.integers(rings * blocks, size=len(owner)), blocks)
+        choice = self._generator.integers(parts + 1, size=len(owner))  # its own row, or one of those for all
         turn = ((block + self._base[ring]) * _SCATTER & 0xFFFFFFFF) >> 16
-        return self._base[ring] + np.minimum(block * parts + (owner + turn) % parts, self._capacity - 1)
+        position = block * size + (np.where(choice == parts, owner, parts + choice) + turn) % size
+        return np.where(
+            position < self._capacity, self._base[ring] + position, self._open_rows()[ring]
+        )  # no action there
 
 
 def _mask_bytes(shape: tuple[int, int]) -> int:

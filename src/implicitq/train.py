@@ -14,6 +14,7 @@ import numpy as np
 
 from implicitq import algorithms, hindsight, memory
 from implicitq.configs import Config
+from implicitq.devices import find_device
 from implicitq.envs import spaces
 from implicitq.envs.making import EnvironmentFailed, EnvironmentMaker
 from implicitq.envs.vector import Step, TrainingEnvironments
@@ -40,7 +41,15 @@ class Best(NamedTuple):
 class Trainer:
     """A training run in memory."""
 
-    def __init__(self, config: Config, maker: EnvironmentMaker, eval_maker: EnvironmentMaker | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        maker: EnvironmentMaker,
+        eval_maker: EnvironmentMaker | None = None,
+        device: str | None = None,
+    ) -> None:
+        """`device`: where to learn, as in `find_device`; the replay and the environments are in main memory."""
+        where = find_device(device)
         self.config = config
         self.envs = TrainingEnvironments(
             maker, config.num_envs, config.vectorization, config.seed, config.on_env_error, config.env_timeout
@@ -48,7 +57,7 @@ class Trainer:
         try:
             self.spec = spaces.for_torso(self.envs.spec, config.torso)
             algorithm = algorithms.build(config, self.spec)
-            self.learner = Learner(algorithm, self.spec, config)
+            self.learner = Learner(algorithm, self.spec, config, where)
             self._refuse_replay_beyond_memory()
         except InputError:
             self.envs.close()

@@ -107,16 +107,18 @@ class Spec:
 class Evaluation:
     """Undiscounted returns of whole episodes."""
 
-    returns: tuple[float, ...]
-    lengths: tuple[int, ...]
+    returns: tuple[float, ...]  # one for each episode
+    lengths: tuple[int, ...]  # steps of each episode
     step: int  # environment steps of training when it was made
 
     @property
     def mean(self) -> float:
+        """Mean return over the episodes."""
         return float(np.mean(self.returns))
 
     @property
     def std(self) -> float:
+        """Standard deviation of the returns over the episodes."""
         return float(np.std(self.returns))
 
 

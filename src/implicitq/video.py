@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes.util
+import importlib.util
 import io
+import os
+import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +33,9 @@ def record(agent: Agent, path: Path, *, episodes: int = 1, seed: int | None = No
     writer = _mp4 if path.suffix == ".mp4" else _gif
     if writer is _mp4:
         _imageio()
+    chosen = renderer()
+    if chosen is not None:
+        os.environ["MUJOCO_GL"] = chosen
     env = agent.environments()(render_mode="rgb_array")
     adapter = Adapter(env)
     policy, _ = agent.policy_function()
@@ -50,6 +58,31 @@ def record(agent: Agent, path: Path, *, episodes: int = 1, seed: int | None = No
     rate = env.metadata.get("render_fps") or 30
     write_atomically(path, writer(frames, rate))  # so that no link in somebody's run folder is followed
     return float(np.mean(returns))
+
+
+def renderer() -> str | None:
+    """What MUJOCO_GL has to be for pictures of MuJoCo's tasks: set for Linux without a screen, else as it is.
+
+    There MuJoCo would choose a library that needs a screen, and fail.
+    """
+    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if "MUJOCO_GL" in os.environ or screen or not sys.platform.startswith("linux"):
+        return os.environ.get("MUJOCO_GL")
+    libraries = {"egl": "EGL", "osmesa": "OSMesa"}
+    return next((name for name, library in libraries.items() if ctypes.util.find_library(library)), None)
+
+
+def hindrance(task: str) -> str | None:
+    """Why no film of this task can be made here, as far as that is known without trying; None if nothing is known."""
+    entry = gym.registry.get(task)
+    place = "" if entry is None else str(entry.entry_point)
+    drawn = any(f".{family}" in place for family in ("classic_control", "toy_text", "box2d"))
+    if drawn and importlib.util.find_spec("pygame") is None:
+        return "pip install 'implicitq[video]'"
+    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if ".mujoco" in place and sys.platform.startswith("linux") and not screen and renderer() is None:
+        return "install EGL (Debian, Ubuntu: apt install libegl1)"
+    return None
 
 
 def _frame(env: gym.Env) -> Array:
@@ -78,8 +111,9 @@ def _gif(frames: list[Array], rate: float) -> bytes:
 
 
 def _mp4(frames: list[Array], rate: float) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:  # the encoder wants a path
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():  # the encoder wants a path
         film = Path(folder) / "film.mp4"
+        warnings.filterwarnings("ignore", r"os\.fork", RuntimeWarning)  # of JAX; the child does nothing but run ffmpeg
         _imageio().mimwrite(film, frames, fps=rate, macro_block_size=2)
         return film.read_bytes()
 

@@ -12,7 +12,7 @@ from implicitq.reports.figures import to_svg
 from implicitq.reports.report import write_report
 from implicitq.reports.tables import DataTable
 from implicitq.types import InputError
-from made_runs import ENVIRONMENTS, VERSIONS, write_run
+from sweep_fixtures import ENVIRONMENTS, VERSIONS, write_run
 
 ODD = 'a$\\frac{$ "><script>alert(1)</script>|`x`](y)'
 

@@ -19,7 +19,7 @@ from implicitq.reports.report import write_report
 from implicitq.sweeps.studies import Study, Variant, expand
 from implicitq.sweeps.suites import Suite
 from implicitq.types import InputError
-from made_runs import VERSIONS, write_run
+from sweep_fixtures import VERSIONS, write_run
 
 
 def test_a_report_has_figures_tables_and_a_self_contained_page(finished_sweep):

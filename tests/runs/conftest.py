@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import implicitq
-from policies import FIXTURES
 from toys import SMALL
+
+FIXTURES = Path(__file__).parent.parent / "fixtures/layout-1"
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from implicitq.sweeps import random_scores, sweep
 from implicitq.sweeps.collecting import collect
 from implicitq.sweeps.suites import suite_of
 from implicitq.types import InputError
-from made_runs import write_run
+from sweep_fixtures import write_run
 
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

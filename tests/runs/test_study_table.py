@@ -14,7 +14,7 @@ from implicitq.runs.settings import identity
 from implicitq.runs.study_table import COLUMNS, CONFIGS, is_table, read_metrics, read_table, write_table
 from implicitq.sweeps.collecting import collect
 from implicitq.types import InputError
-from made_runs import VERSIONS, write_run
+from sweep_fixtures import VERSIONS, write_run
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

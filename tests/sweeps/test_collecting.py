@@ -19,7 +19,7 @@ from implicitq.sweeps.collecting import collect
 from implicitq.sweeps.studies import PlannedRun, Study, Variant, expand
 from implicitq.sweeps.suites import Suite
 from implicitq.types import InputError
-from made_runs import VERSIONS, write_run
+from sweep_fixtures import VERSIONS, write_run
 
 SUITE = Suite("s", ("Pendulum-v1",), {"hidden": (8, 8), "batch_size": 16})
 

@@ -23,7 +23,7 @@ from implicitq.sweeps.display import Live, duration
 from implicitq.sweeps.studies import STUDIES, Study, Variant, expand
 from implicitq.sweeps.suites import Suite, suite_of
 from implicitq.types import InputError
-from made_runs import write_run
+from sweep_fixtures import write_run
 
 # Stands in for a training process: writes what a finished run leaves, or fails as often as told.
 FAKE = """

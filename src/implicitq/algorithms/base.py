@@ -35,7 +35,11 @@ class Algorithm(Protocol):
 
     @property
     def batch_parts(self) -> int:
-        """Equal parts of a batch that never share a transition, whenever it is drawn; 1 for a plain batch."""
+        """Equal parts of a batch, each drawn from transitions that are partly its own; 1 for a plain batch."""
+        ...
+
+    def fresh_actor(self, key: jax.Array) -> PyTree:
+        """Untrained networks, as `actor` gives them; needs no optimiser."""
         ...
 
     def init(self, key: jax.Array) -> PyTree: ...

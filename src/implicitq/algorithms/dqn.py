@@ -8,19 +8,21 @@ Shapes: B batch, O observation features, N actions. Stored actions are [B, 1].
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 from implicitq import equations
 from implicitq.algorithms.base import Metrics, global_norm
 from implicitq.configs import DQNConfig
 from implicitq.networks import Network, network_for
 from implicitq.types import PyTree, Spec, Transition
+
+if TYPE_CHECKING:
+    import optax
 
 _TINY = 1e-30  # 0 ln 0 = 0
 
@@ -89,9 +91,11 @@ class DQN:
         assert self.spec.categories is not None
         return self.spec.categories[0]
 
+    def fresh_actor(self, key: jax.Array) -> PyTree:
+        return network_for(self.spec, self.config.hidden, self._actions, key)
+
     def init(self, key: jax.Array) -> DQNState:
-        online: PyTree = network_for(self.spec, self.config.hidden, self._actions, key)
-        return self.start(online)
+        return self.start(self.fresh_actor(key))
 
     def start(self, actor: PyTree) -> DQNState:
         return DQNState(actor, jax.tree.map(jnp.copy, actor), self._optimizer().init(actor))
@@ -158,4 +162,6 @@ class DQN:
         return jnp.log((1 - epsilon) * policy + epsilon * allowed / jnp.sum(allowed, axis=1, keepdims=True))
 
     def _optimizer(self) -> optax.GradientTransformation:
+        import optax  # here, so that a policy can be loaded and act without it
+
         return optax.adam(self.config.learning_rate)

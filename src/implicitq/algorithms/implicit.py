@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 
 from implicitq import equations, policies
 from implicitq.algorithms.base import Metrics, global_norm
@@ -23,6 +22,9 @@ from implicitq.networks import StateValue
 from implicitq.policies import Distribution, Policy, restricted
 from implicitq.types import PyTree, Spec, Transition
 from implicitq.validation import require
+
+if TYPE_CHECKING:
+    import optax
 
 
 class Networks(NamedTuple):
@@ -200,12 +202,15 @@ class ImplicitAlgorithm:
     def needs_later_steps(self) -> bool:
         return needs_later_steps(self.config)
 
-    def init(self, key: jax.Array) -> ImplicitState:
+    def fresh_actor(self, key: jax.Array) -> Networks:
         online = self.networks(self.config, self.spec, key)
         wanted, most = self.config.entropy_target, online.policy.most_entropy
         reachable = wanted is None or wanted < most
         require(self.config, "entropy_target", reachable, f"below the entropy of uniform actions, {most:.3f} nats")
-        return self.start(online)
+        return online
+
+    def init(self, key: jax.Array) -> ImplicitState:
+        return self.start(self.fresh_actor(key))
 
     def start(self, actor: Networks) -> ImplicitState:
         target = jax.tree.map(jnp.copy, self.targets(actor, self.config))
@@ -304,6 +309,8 @@ class ImplicitAlgorithm:
         return weights_of(actor.log_temperature, self.config).temperature
 
     def _optimizer(self) -> optax.GradientTransformation:
+        import optax  # here, so that a policy can be loaded and act without it
+
         adam = optax.adam(self.config.learning_rate, b1=self.config.adam_b1)
         if self.config.temperature != "auto" or self.config.temperature_learning_rate is None:
             return adam

@@ -6,12 +6,11 @@ Shapes: B batch, D action dimensions. Actions are stored as drawn, in [-1, 1].
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 
 from implicitq import equations
 from implicitq.algorithms.base import Metrics, global_norm
@@ -19,6 +18,9 @@ from implicitq.configs import SACConfig
 from implicitq.networks import TwinActionValue
 from implicitq.policies.tanh_gaussian import TanhGaussianPolicy
 from implicitq.types import PyTree, Spec, Transition
+
+if TYPE_CHECKING:
+    import optax
 
 _VALUE_SAMPLES = 32
 
@@ -94,18 +96,20 @@ class SAC:
     def needs_later_steps(self) -> bool:
         return False
 
-    def init(self, key: jax.Array) -> SACState:
+    def fresh_actor(self, key: jax.Array) -> Networks:
         policy_key, critic_key = jax.random.split(key)
         hidden, first = self.config.hidden, self.config.temperature
-        online: PyTree = Networks(
+        return Networks(
             TanhGaussianPolicy(self.spec, hidden, policy_key),
             TwinActionValue(self.spec, hidden, critic_key),
             jnp.log(jnp.float32(1.0 if first == "auto" else first)),
         )
-        return self.start(online)
+
+    def init(self, key: jax.Array) -> SACState:
+        return self.start(self.fresh_actor(key))
 
     def start(self, actor: PyTree) -> SACState:
-        optimizers = Optimizers(*(optax.adam(self.config.learning_rate).init(part) for part in actor))
+        optimizers = Optimizers(*(_adam(self.config.learning_rate).init(part) for part in actor))
         return SACState(actor, jax.tree.map(jnp.copy, actor.critics), optimizers)
 
     def update(self, state: SACState, batch: Transition[jax.Array], key: jax.Array) -> tuple[SACState, Metrics]:
@@ -191,5 +195,11 @@ class SAC:
     def _step(
         self, network: PyTree, gradient: PyTree, optimizer: optax.OptState, rate: float
     ) -> tuple[PyTree, optax.OptState]:
-        step, optimizer = optax.adam(rate).update(gradient, optimizer)
+        step, optimizer = _adam(rate).update(gradient, optimizer)
         return eqx.apply_updates(network, step), optimizer
+
+
+def _adam(rate: float) -> optax.GradientTransformation:
+    import optax  # here, so that a policy can be loaded and act without it
+
+    return optax.adam(rate)

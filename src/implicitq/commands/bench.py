@@ -1,45 +1,199 @@
-"""implicitq bench: how fast training is on this machine."""
+"""implicitq bench: how fast training is on this machine, and why."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic
 
 from rich.table import Table
 
-from implicitq.commands.display import console
-from implicitq.commands.parsing import C, Hyperparameters, parse_with_config
+from implicitq.commands.display import console, error_console, table
+from implicitq.commands.parsing import C, Cache, Hyperparameters, parse_with_config
+from implicitq.compilation import use_cache
+from implicitq.configs import Config
+from implicitq.types import InputError
+from implicitq.validation import nearest
+
+PARTS = ("updates", "loop", "predict", "replay", "checkpoint", "start")
+_QUICK_SHAPES = ("Pendulum-v1", "HalfCheetah-v5")
+_START = """
+from implicitq.compilation import use_cache
+use_cache()  # before JAX is imported, as the command would
+from implicitq.bench.start import watched
+from implicitq.commands.train import run
+watched(run, {!r})
+"""
 
 
 @dataclass(frozen=True)
 class Options(Generic[C]):
     config: Hyperparameters[C]
-    repeats: int = 5  # How often to measure; the fastest counts.
-    steps_per_repeat: int = 1_000  # Environment steps, and bare updates, of each repeat.
-    json: bool = False  # Print JSON instead of a table.
+    parts: tuple[str, ...] = PARTS
+    """What to measure. updates: the compiled update of iq, miq, iq-auto and sac for tasks of five sizes, and the share
+    of the machine's rate for products of matrices that it reaches; loop: whole training steps, and where their time
+    goes; predict: acting; replay: transitions in and out; checkpoint: saving; start: from the command to the first
+    update."""
+    growth: bool = False  # Instead: how cost grows with width, batch, bins, environments, replay, steps.
+    quick: bool = False  # Fewer tasks and repeats: about a minute.
+    repeats: int = 5  # How often to measure; the median counts.
+    steps_per_repeat: int = 500  # Environment steps, and bare updates, of each repeat of the loop.
+    cache: Cache = True
+    json: bool = False  # Print JSON instead of tables.
 
 
 def run(arguments: list[str]) -> int:
     options = parse_with_config(Options, "bench", "Measure the speed of", "HalfCheetah-v5", arguments)
-
-    from implicitq.bench import measure
-
-    found = measure(options.config, steps=options.steps_per_repeat, repeats=options.repeats)
+    for part in options.parts:
+        if part not in PARTS:
+            raise InputError(f"unknown part {part!r}{nearest(part, PARTS)}")
+    if options.quick:
+        options = dataclasses.replace(options, repeats=min(options.repeats, 3), steps_per_repeat=100)
+    use_cache(options.cache)
+    with error_console.status("starting") as status:
+        found = _measure(options, lambda text: status.update(f"measuring {text}"))
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(found, indent=2))
         return 0
-    console.print(_speed_table(found))
-    console.print(f"best of {found['repeats']} repeats of {found['steps_per_repeat']:,} steps, without evaluations")
+    for each in _tables(found):
+        console.print(each)
+    threads, processor = found["versions"]["threads"], found["versions"]["processor"]
+    console.print(f"medians of {options.repeats} repeats, {threads} thread(s) of {processor}")
     return 0
 
 
-def _speed_table(found: dict[str, Any]) -> Table:
+def _measure(options: Options[Config], tell: Callable[[str], None]) -> dict[str, Any]:
+    from implicitq.runs.conditions import versions
+
+    measured = {"growth": _growth(options, tell)} if options.growth else _parts(options, tell)
+    return {**measured, "versions": versions()}
+
+
+def _parts(options: Options[Config], tell: Callable[[str], None]) -> dict[str, Any]:
+    from implicitq.bench import measure, parts, start
+    from implicitq.bench.loop import WarmLoop
+
+    config, repeats, found = options.config, options.repeats, {}
+    about = f"{config.algorithm} on {config.env}"
+    if "updates" in options.parts:
+        found["updates"] = _updates(options, tell)
+    if "loop" in options.parts:
+        tell(f"the training loop of {about}")
+        found["loop"] = measure(config, steps=options.steps_per_repeat, repeats=repeats)
+    if "predict" in options.parts:
+        tell(f"predict of {about}")
+        found["predict"] = parts.predict_of(config, repeats)
+    if "replay" in options.parts:
+        tell("the replay")
+        found["replay"] = parts.measure_replay(config, repeats)
+    if "checkpoint" in options.parts:
+        tell(f"checkpoints of {about}")
+        loop = WarmLoop(config, filled=500, updated=50)
+        found["checkpoint"] = parts.measure_checkpoint(loop, loop.seconds(options.steps_per_repeat), repeats)
+        loop.close()
+    if "start" in options.parts:
+        tell(f"the start of {about}")
+        command = [config.algorithm, "--env", config.env, "--hidden", *map(str, config.hidden)]
+        found["start"] = start.measure_start(_START.format(command), min(repeats, 3))
+    return found
+
+
+def _updates(options: Options[Config], tell: Callable[[str], None]) -> list[dict[str, Any]]:
+    from implicitq.bench import updates
+
+    found = []
+    names = tuple(dict.fromkeys((*updates.ALGORITHMS, options.config.algorithm)))
+    for env in _QUICK_SHAPES if options.quick else updates.SHAPES:
+        for name in names:
+            tell(f"updates of {name} on {env}")
+            config = updates.config_like(options.config, name, env)
+            found.append(updates.measure_updates(config, updates.spec_of_shape(env), options.repeats))
+    return found
+
+
+def _growth(options: Options[Config], tell: Callable[[str], None]) -> list[dict[str, Any]]:
+    from implicitq.bench.growth import measure_growth
+    from implicitq.bench.updates import SHAPES, spec_of_shape
+
+    if options.config.env not in SHAPES:
+        raise InputError(f"--growth knows the sizes of {', '.join(SHAPES)}, got {options.config.env}")
+    spec = spec_of_shape(options.config.env)
+    rows = measure_growth(options.config, spec, options.repeats, options.quick, tell)
+    return [row._asdict() for row in rows]
+
+
+def _tables(found: dict[str, Any]) -> list[Table]:
+    made = [_updates_table(found["updates"])] if "updates" in found else []
+    if "loop" in found:
+        made.append(_loop_table(found["loop"]))
+    made += [_others_table(found)] if {"predict", "replay", "checkpoint", "start"} & found.keys() else []
+    return [*made, _growth_table(found["growth"])] if "growth" in found else made
+
+
+def _updates_table(rows: list[dict[str, Any]]) -> Table:
+    columns = ("task", "algorithm", "sizes", "batch", "updates/s", "ms", "GFLOP", "GFLOP/s", "of sgemm")
+    shown = table("compiled updates", *columns, left=columns[:3])
+    for row in rows:
+        shown.add_row(
+            row["env"],
+            row["algorithm"],
+            "-".join(map(str, row["hidden"])),
+            str(row["batch_size"]),
+            f"{row['updates_per_second']:,.0f}",
+            f"{row['update_ms']['median']:.2f}",
+            f"{row['gflop']:.3f}",
+            f"{row['gflop_per_second']:.1f}",
+            f"{row['fraction_of_sgemm']:.0%}",
+        )
+    rates = [row["sgemm_gflop_per_second"] for row in rows]
+    shown.caption = f"sgemm, a product of large matrices: {min(rates):.0f} to {max(rates):.0f} GFLOP/s meanwhile"
+    return shown
+
+
+def _loop_table(found: dict[str, Any]) -> Table:
     sizes = "-".join(map(str, found["hidden"]))
-    threads = found["versions"]["threads"]
-    shown = Table(title=f"{found['algorithm']} on {found['env']}, {sizes}, {threads} thread(s)", show_header=False)
+    title = f"training loop: {found['algorithm']} on {found['env']}, {sizes}, batch {found['batch_size']}"
+    shown = Table(title=title, show_header=False)
+    step = found["step_ms"]
     shown.add_row("training steps per second", f"{found['steps_per_second']:,.0f}")
-    shown.add_row("one training step", f"{found['step_ms']:.2f} ms")
-    shown.add_row("compiled update alone", f"{found['update_ms']:.2f} ms")
+    shown.add_row("one step", f"{step['median']:.2f} ms ({step['fastest']:.2f} to {step['slowest']:.2f})")
+    shown.add_row("compiled update alone", f"{found['update_ms']['median']:.2f} ms")
     shown.add_row("time outside the update", f"{found['outside_update']:.1%}")
+    for name, share in found["shares"].items():
+        shown.add_row(f"  {name}, if nothing runs beside anything", f"{share:.1%}")
+    return shown
+
+
+def _others_table(found: dict[str, Any]) -> Table:
+    shown = Table(title="around the loop", show_header=False)
+    if "predict" in found:
+        for count, timing in found["predict"]["observations"].items():
+            shown.add_row(f"predict, {count} observation(s)", f"{timing['median']:,.0f} us")
+    if "replay" in found:
+        replay = found["replay"]
+        shown.add_row("replay, bytes per transition", f"{replay['bytes_per_transition']:,.0f}")
+        shown.add_row("replay, transitions in per second", f"{replay['inserts_per_second']:,.0f}")
+        shown.add_row(f"replay, batches of {replay['batch_size']} per second", f"{replay['batches_per_second']:,.0f}")
+    if "checkpoint" in found:
+        saved = found["checkpoint"]
+        told = f"{saved['seconds']['median']:.3f} s, {saved['share']:.2%} of the time"
+        shown.add_row(f"checkpoint every {saved['every']:,} steps", told)
+    for name, words in (("fresh", "nothing compiled yet"), ("cached", "with the cache")):
+        if "start" in found:
+            start = found["start"][name]
+            told = f"{start['first_step']:.1f} s, {start['first_update']:.1f} s"
+            shown.add_row(f"command to first step, first update, {words}", told)
+            shown.add_row("  of which compiling or loading what is compiled", f"{start['compiling']:.1f} s")
+    return shown
+
+
+def _growth_table(rows: list[dict[str, Any]]) -> Table:
+    shown = table("how cost grows", "what", "value", "measured", "cost", "GFLOP", left=("what", "measured"))
+    for before, row in zip([None, *rows], rows, strict=False):
+        if before is not None and before["what"] != row["what"]:
+            shown.add_section()
+        flops = "" if row["gflop"] is None else f"{row['gflop']:.3f}"
+        shown.add_row(row["what"], f"{row['value']:,}", row["measure"], f"{row['cost']:,.2f}", flops)
     return shown

@@ -11,6 +11,8 @@ from rich.table import Table
 from implicitq.commands.display import console, table
 from implicitq.commands.parsing import (
     BestPolicy,
+    Cache,
+    Device,
     EnvironmentName,
     EpisodeSeed,
     PolicySource,
@@ -19,6 +21,7 @@ from implicitq.commands.parsing import (
     find_modules_here,
     parse,
 )
+from implicitq.compilation import use_cache
 from implicitq.types import Evaluation
 
 
@@ -35,16 +38,19 @@ class Options:
     trust_env: TrustFile = False
     render: Annotated[Literal["human"] | None, default("none", "human")] = None
     """human: play one episode after the other in a window; `implicitq video` writes a film instead."""
+    device: Device = None
+    cache: Cache = True
     json: bool = False  # Print JSON instead of a table.
 
 
 def run(arguments: list[str]) -> int:
     options = parse(Options, "evaluate", arguments)
     find_modules_here(options.env)
+    use_cache(options.cache)
 
     from implicitq.agent import load
 
-    agent = load(options.source, options.env, best=options.best, trust_env=options.trust_env)
+    agent = load(options.source, options.env, best=options.best, trust_env=options.trust_env, device=options.device)
     done = agent.evaluate(
         options.episodes,
         seed=options.seed,

@@ -10,10 +10,8 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from implicitq import __version__, configs
-from implicitq.commands.display import console, error_console
-from implicitq.types import InputError
-from implicitq.validation import nearest, sentence
+from implicitq import __version__
+from implicitq.compilation import is_about_cache
 
 # Name -> summary. The module of the same name is imported when its command is run, so that help is instant.
 COMMANDS = {
@@ -22,12 +20,16 @@ COMMANDS = {
     "evaluate": "play episodes with a trained policy: implicitq evaluate DIR [--episodes N] [--json]",
     "video": "film a trained policy: implicitq video DIR [--out FILE]",
     "export": "write a trained policy as an ONNX model: implicitq export DIR [--out FILE]",
+    "push": "share a trained policy on the Hugging Face Hub: implicitq push DIR REPO [--best] [--private]",
+    "card": "write the model card of a run: implicitq card DIR [--out FILE]",
     "plot": "draw what runs did over time: implicitq plot DIR... [--out FILE]",
+    "tune": "search for good hyperparameters: implicitq tune [ALGO] [--env ID] --out DIR [--trials N]",
     "sweep": "run a study of the paper: implicitq sweep --study NAME --suite NAME --out DIR [--dry-run]",
     "report": "figures, tables and a page from run folders: implicitq report DIR",
     "collect": "keep runs as a few small files: implicitq collect DIR OUT [--suite NAME]",
     "random-scores": "measure the random policy, the zero of scores: implicitq random-scores DIR",
     "theory": "run the paper's theorems on finite MDPs: implicitq theory [--mdp NAME ...] [--quick]",
+    "doctor": "what works here, and what to do about what is missing: implicitq doctor [--json]",
     "bench": "measure training speed: implicitq bench [ALGO] [--env ID] [--any-hyperparameter VALUE]",
 }
 
@@ -37,15 +39,19 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; gives the exit code."""
+    """Run one command; gives the exit code. What it takes is imported on the way, so that nobody waits for the rest."""
     warnings.showwarning = _show_warning
     name, *rest = arguments or ["--help"]
-    if name in ("-h", "--help", "help"):
-        console.print(_usage())
-        return 0
     if name == "--version":
-        console.print(f"implicitq {__version__}")
+        print(f"implicitq {__version__}")
         return 0
+    if name in ("-h", "--help", "help"):
+        print(_usage())
+        return 0
+
+    from implicitq.types import InputError
+    from implicitq.validation import nearest, sentence
+
     if name not in COMMANDS:
         return _fail(f"unknown command {name!r}{nearest(name, COMMANDS)}")
     try:
@@ -62,6 +68,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _usage() -> str:
+    from implicitq import configs
+
     commands = [f"  {name:<14}{summary}" for name, summary in COMMANDS.items()]
     algorithms = [f"  {name:<14}{entry.summary}" for name, entry in configs.ALGORITHMS.items()]
     return "\n".join(
@@ -80,11 +88,18 @@ def _usage() -> str:
 
 
 def _fail(message: str) -> int:
+    from implicitq.commands.display import error_console
+
     error_console.print(f"error: {message}")
     return 2
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
+    if is_about_cache(str(message)):
+        return
+
+    from implicitq.commands.display import error_console
+
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(message)).removeprefix("WARN: ")  # Gymnasium's come coloured
     error_console.print(f"warning: {plain}")
 

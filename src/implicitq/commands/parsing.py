@@ -14,10 +14,16 @@ from typing import Annotated, Any, TypeVar
 import tyro
 
 from implicitq import configs
+from implicitq.compilation import VARIABLE
+from implicitq.configs import fields
+from implicitq.configs.preset_files import FILE, is_path
 from implicitq.envs.ids import module_of
+from implicitq.runs.hub import is_address
 from implicitq.sweeps.suites import DESCRIPTIONS
 from implicitq.types import InputError
 from implicitq.validation import ALIASES
+
+fields.HIDDEN = tyro.conf.Suppress
 
 O = TypeVar("O")  # noqa: E741 - options of a command
 C = TypeVar("C", bound=configs.Config)
@@ -27,7 +33,11 @@ Hyperparameters = Annotated[C, tyro.conf.OmitArgPrefixes]
 
 Folder = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR")]
 PolicySource = Annotated[
-    tyro.conf.Positional[Path], tyro.conf.arg(metavar="DIR|FILE", help="Run folder, or policy file.")
+    tyro.conf.Positional[str],
+    tyro.conf.arg(
+        metavar="DIR|FILE|hf://REPO",
+        help="Run folder, policy file, or policy on the Hugging Face Hub (hf://owner/name).",
+    ),
 ]
 _SUITES = "; ".join(f"{name}: {text}" for name, text in DESCRIPTIONS.items())
 TrustSuite = Annotated[
@@ -55,6 +65,21 @@ Track = Annotated[
         help="Follow the run in tensorboard or wandb, or both: the same numbers as in metrics.csv and evaluations.csv, "
         "in files below the run folder. none: in neither.",
         help_behavior_hint="(default: none, or as the run had it before)",
+    ),
+]
+Cache = Annotated[
+    bool,
+    tyro.conf.arg(
+        help="Keep what is compiled in the user's cache folder, for a faster start next time; changes no result. "
+        f"{VARIABLE}=off in the environment is the same as --no-cache, and {VARIABLE}=DIR is another folder."
+    ),
+]
+Device = Annotated[
+    str | None,
+    tyro.conf.arg(
+        metavar="NAME",
+        help="Where networks learn and act: gpu, cuda:1, cpu, or another device of JAX.",
+        help_behavior_hint="(default: an accelerator, if JAX was installed for one, else the processor)",
     ),
 ]
 EpisodeSeed = Annotated[int | None, default("that of the run", "INT")]
@@ -91,9 +116,12 @@ def parse_with_config(options: Any, command: str, verb: str, env: str, arguments
     """Parse a command that takes every hyperparameter: its defaults are those of the algorithm on the task."""
     algorithm, rest = split_algorithm(arguments)
     find_modules_here(_peek(rest, "--env"))
-    preset = "none" if _peek(rest, "--preset") == "none" else "paper"
-    given = {word.split("=")[0].lstrip("-").replace("-", "_") for word in rest if word.startswith("--")}
-    config = configs.draft(algorithm, _peek(rest, "--env") or env, preset, given)
+    asked = _peek(rest, "--preset")
+    preset = asked if asked is not None and (asked == "none" or is_path(asked)) else "paper"
+    config = configs.draft(algorithm, _peek(rest, "--env") or env, preset, given_names(rest))
+    if is_path(asked):  # its values are in the config now, and the parser knows no paths
+        pairs = zip(rest, ["", *rest[:-1]], strict=True)
+        rest = [FILE if before == "--preset" else word for word, before in pairs if not word.startswith("--preset=")]
     others = ", ".join(name for name in configs.ALGORITHMS if name != algorithm)
     return parse(
         options[type(config)],
@@ -102,6 +130,12 @@ def parse_with_config(options: Any, command: str, verb: str, env: str, arguments
         description=f"{verb} {algorithm}: {configs.entry_of(algorithm).summary}. Other algorithms: {others}.",
         default=options(config),
     )
+
+
+def given_names(arguments: list[str]) -> set[str]:
+    """Names of the flags among these words."""
+    words = (word.split("=")[0] for word in arguments if word.startswith("--"))
+    return {word.removeprefix("--").replace("-", "_").removeprefix("no_") for word in words}
 
 
 def split_hyperparameters(arguments: list[str], but: Collection[str]) -> tuple[list[str], list[str]]:
@@ -147,9 +181,11 @@ def find_modules_here(*names: str | None) -> None:
         sys.path.insert(0, os.getcwd())
 
 
-def beside(source: Path, name: str) -> Path:
-    """Where a file that is made from a policy goes by default: into its run folder, or beside its file."""
-    return (source if source.is_dir() else source.parent) / name
+def beside(source: str, name: str) -> Path:
+    """Where a file that is made from a policy goes by default: into its run folder, beside its file, or here."""
+    if is_address(source):
+        return Path(name)
+    return (Path(source) if Path(source).is_dir() else Path(source).parent) / name
 
 
 def _peek(arguments: list[str], flag: str) -> str | None:

@@ -9,6 +9,8 @@ from typing import Annotated
 
 from implicitq.commands.display import console
 from implicitq.commands.parsing import (
+    Cache,
+    Device,
     EnvironmentName,
     Folder,
     Track,
@@ -20,6 +22,7 @@ from implicitq.commands.parsing import (
     split_hyperparameters,
 )
 from implicitq.commands.train import learn
+from implicitq.compilation import use_cache
 from implicitq.configs import Config
 from implicitq.runs.layout import read_config
 from implicitq.types import InputError
@@ -40,6 +43,8 @@ class Options:
     trust_env: TrustFile = False
     inexact: bool = False  # Accept other versions, another processor or number of threads than the run began with.
     track: Track = None
+    device: Device = None
+    cache: Cache = True
     salvage: bool = False  # If no checkpoint is good, go on without the rows of the replay that are damaged.
 
 
@@ -48,6 +53,7 @@ def run(arguments: list[str]) -> int:
     options = parse(Options, "resume", rest)
     changed = parse_changes(_config(options.directory), changes) if changes else {}
     find_modules_here(options.env)
+    use_cache(options.cache)
 
     from implicitq.agent import resume
 
@@ -57,6 +63,7 @@ def run(arguments: list[str]) -> int:
         inexact=options.inexact,
         salvage=options.salvage,
         trust_env=options.trust_env,
+        device=options.device,
         **changed,
     )
     if agent.step >= (agent.config.steps if options.steps is None else options.steps):

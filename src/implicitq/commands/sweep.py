@@ -10,7 +10,8 @@ import tyro
 from rich.table import Table
 
 from implicitq.commands.display import console, table
-from implicitq.commands.parsing import SuiteName, TrustSuite, default, find_modules_here, parse
+from implicitq.commands.parsing import Cache, SuiteName, TrustSuite, default, find_modules_here, parse
+from implicitq.compilation import use_cache
 from implicitq.envs.ids import refuse_modules
 from implicitq.sweeps import cluster, estimate, random_scores, sweep
 from implicitq.sweeps.display import Live, duration
@@ -46,6 +47,7 @@ class Options:
     cpus_per_run: int = 1  # With --on ray: processors for each run.
     memory_per_run: Annotated[float | None, default("none", "GB")] = None  # With --on ray: memory for each run.
     trust_env: TrustSuite = False
+    cache: Cache = True
     inexact: bool = False  # Go on with runs that began under other versions or on another processor.
     random_scores: bool = True  # First measure the random policy on every task, which scores need.
 
@@ -70,6 +72,7 @@ def run(arguments: list[str]) -> int:
     done = len(plan.runs) - len(todo)
     console.print(f"{len(plan.runs)} {'run' if len(plan.runs) == 1 else 'runs'}, {done} of them finished already")
     on = cores(options.workers)
+    use_cache(options.cache)  # of the processes that it starts
     if options.on == "ray":
         cluster.connect(options.address)
     with sweep.alone(options.out):

@@ -9,6 +9,7 @@ from typing import Annotated
 from implicitq.commands.display import console
 from implicitq.commands.parsing import (
     BestPolicy,
+    Cache,
     EnvironmentName,
     EpisodeSeed,
     PolicySource,
@@ -18,6 +19,7 @@ from implicitq.commands.parsing import (
     find_modules_here,
     parse,
 )
+from implicitq.compilation import use_cache
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,13 @@ class Options:
     seed: EpisodeSeed = None  # Seed of the episodes.
     env: EnvironmentName = None  # Gymnasium id of the task to film.
     trust_env: TrustFile = False
+    cache: Cache = True
 
 
 def run(arguments: list[str]) -> int:
     options = parse(Options, "video", arguments)
     find_modules_here(options.env)
+    use_cache(options.cache)
 
     from implicitq.agent import load
     from implicitq.video import record

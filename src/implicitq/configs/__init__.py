@@ -12,7 +12,17 @@ from implicitq.configs.fields import (
     Weights,
     weights,
 )
-from implicitq.configs.files import LAYOUT, from_file, from_json, refuse_outdated, to_file, to_json
+from implicitq.configs.files import (
+    LAYOUT,
+    from_file,
+    from_json,
+    refuse_outdated,
+    to_file,
+    to_flags,
+    to_json,
+    to_preset,
+    train_command,
+)
 from implicitq.configs.presets import (
     ALGORITHMS,
     KNOWN,
@@ -53,6 +63,9 @@ __all__ = [
     "refuse_outdated",
     "resolve",
     "to_file",
+    "to_flags",
     "to_json",
+    "to_preset",
+    "train_command",
     "weights",
 ]

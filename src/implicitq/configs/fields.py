@@ -6,21 +6,22 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
-import tyro
-
 from implicitq.types import ActionKind, InputError
 from implicitq.validation import check_types, require
+
+HIDDEN: Any = "no flag"
+"""Marks fields that are no flags. `commands.parsing` puts the mark of its parser here, so that configs need none."""
 
 
 @dataclass(frozen=True)
 class Config:
     """What every algorithm has. Comments are the help texts of the command line; the paper's symbol comes first."""
 
-    algorithm: Annotated[str, tyro.conf.Suppress] = ""
+    algorithm: Annotated[str, HIDDEN] = ""
     env: str = "Pendulum-v1"  # Gymnasium id of the task.
     steps: int = 1_000_000  # Environment steps to train for.
     seed: int = 0  # Fixes all that is random: networks, exploration, replay, episodes.
-    preset: Literal["paper", "none"] = "paper"  # paper: per-task exceptions where known; none: one setting for all.
+    preset: Literal["paper", "none", "file"] = "paper"  # paper: per-task exceptions; none; or a FILE.toml or FILE.json.
     discount: float = 0.99  # gamma: how much a reward counts that comes one step later.
     target_update: float = 0.05  # lambda: target <- (1 - lambda) target + lambda online, after every update.
     learning_rate: float = 3e-4  # Step size of Adam.
@@ -245,7 +246,7 @@ class PCLConfig(ImplicitConfig):
 
     temperature: float | Literal["auto"] | None = 1e-4  # tau: weight of KL and entropy together. auto: learnt.
     alpha: float | None = 0.0  # Share of the KL in the temperature: 0 is PCL, 0.9 is Trust-PCL.
-    batch_norm: Annotated[bool, tyro.conf.Suppress] = False  # Only without: there is no form of the loss with it.
+    batch_norm: Annotated[bool, HIDDEN] = False  # Only without: there is no form of the loss with it.
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from implicitq.configs.fields import Config
+from implicitq.configs.preset_files import RESERVED, is_path
 from implicitq.configs.presets import KNOWN, resolve
 from implicitq.types import InputError
 from implicitq.validation import brief
@@ -32,6 +34,8 @@ def from_json(data: Any) -> Config:
     algorithm, env = values.pop("algorithm", None), values.pop("env", None)
     if not isinstance(algorithm, str) or not isinstance(env, str):
         raise InputError("a config needs the names of its algorithm and its env")
+    if is_path(values.get("preset")):  # a file must not choose which file is read
+        raise InputError(f"preset must be 'paper', 'none' or 'file', got {brief(values['preset'])}")
     return resolve(algorithm, env, **{**_defaults(algorithm), **_older(values)})
 
 
@@ -52,6 +56,39 @@ def from_file(data: Any, where: Any) -> Config:
     if not isinstance(layout, int) or not 1 <= layout <= LAYOUT:
         raise InputError(f"{where} has run-folder layout {brief(layout)}; known here: up to {LAYOUT}")
     return from_json(data)
+
+
+def to_flags(values: Mapping[str, Any]) -> list[str]:
+    """Hyperparameters as words of the command line."""
+    words: list[str] = []
+    for name, value in values.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            words.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", *map(str, value if isinstance(value, tuple | list) else (value,))]
+    return words
+
+
+def train_command(config: Config) -> str:
+    """The command line that trains with this config: what is not a default, as flags."""
+    preset = config.preset if config.preset in ("paper", "none") else "none"
+    base = resolve(config.algorithm, config.env, preset)
+    names = [field.name for field in dataclasses.fields(config) if field.name not in ("algorithm", "env", "preset")]
+    told = ("seed", "steps")  # in any case
+    values = {
+        name: getattr(config, name) for name in names if name in told or getattr(config, name) != getattr(base, name)
+    }
+    extra = [] if preset == "paper" else ["--preset", preset]
+    words = ["implicitq", "train", config.algorithm, "--env", config.env, *extra, *to_flags(values)]
+    return shlex.join(words)
+
+
+def to_preset(config: Config, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a preset file with these settings holds; `about` says where they come from."""
+    base, values = to_json(resolve(config.algorithm, config.env, "none")), to_json(config)
+    settings = {name: value for name, value in values.items() if name not in RESERVED and value != base[name]}
+    return {"algorithm": config.algorithm, "about": dict(about), "settings": settings}
 
 
 def _defaults(algorithm: str) -> dict[str, Any]:

@@ -6,9 +6,11 @@ import dataclasses
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from implicitq.configs.fields import Config, DQNConfig, IQConfig, PCLConfig, SACConfig
+from implicitq.configs.preset_files import FILE, is_path, read_preset
 from implicitq.types import InputError
 from implicitq.validation import nearest
 
@@ -108,13 +110,22 @@ def entry_of(algorithm: str) -> AlgorithmEntry:
     return entry
 
 
-def resolve(algorithm: str, env: str, preset: str = "paper", **overrides: Any) -> Config:
-    """The config of `algorithm` on `env`: defaults, then the algorithm's values, the preset, the overrides."""
+def resolve(algorithm: str, env: str, preset: str | Path = "paper", **overrides: Any) -> Config:
+    """The config of `algorithm` on `env`: defaults, then the algorithm's values, the preset, the overrides.
+
+    The preset is `paper`, `none`, or the path of a preset file (.toml or .json).
+    """
     entry = entry_of(algorithm)
     _check_names(algorithm, entry.config, overrides)
-    base = {**entry.values, **(preset_values(algorithm, env) if preset == "paper" else {})}
-    given = [name for name, value in overrides.items() if value is not None]
-    values = {**base, **make_room(algorithm, given), **overrides}
+    if is_path(preset):
+        own = read_preset(Path(preset), algorithm)
+        _check_names(algorithm, entry.config, own)
+        preset = FILE
+    else:
+        own = preset_values(algorithm, env) if preset == "paper" else {}
+    values = dict(entry.values)
+    for layer in (own, overrides):
+        values |= {**make_room(algorithm, [name for name, value in layer.items() if value is not None]), **layer}
     return entry.config(**{**values, "algorithm": algorithm, "env": env, "preset": preset})  # pyright: ignore[reportArgumentType]
 
 
@@ -131,7 +142,7 @@ def _check_names(algorithm: str, config: type[Config], names: Collection[str]) -
             raise InputError(f"{algorithm} has no hyperparameter {name!r}{nearest(name, known)}")
 
 
-def draft(algorithm: str, env: str, preset: str, given: Collection[str]) -> Config:
+def draft(algorithm: str, env: str, preset: str | Path, given: Collection[str]) -> Config:
     """The config that the fields in `given` are to be put into; not checked before they are."""
     unchecked = resolve(algorithm, env, preset)
     for name in make_room(algorithm, given):
@@ -152,6 +163,8 @@ def describe_preset(config: Config) -> str:
     """One line for the user: which values the task's preset brought in."""
     values = preset_values(config.algorithm, config.env) if config.preset == "paper" else {}
     kept = {name: value for name, value in values.items() if getattr(config, name) == value}
+    if config.preset == FILE:
+        return "preset: of a file"
     if not kept:
         return "preset: none for this task" if config.preset == "paper" else "preset: none"
     return f"preset: {config.env}: " + ", ".join(f"{name} {_show(value)}" for name, value in kept.items())

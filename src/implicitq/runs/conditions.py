@@ -8,13 +8,13 @@ import platform
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
+PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
 
 
 def versions() -> dict[str, Any]:
     """Versions and machine of this process, as versions.json of a run keeps them."""
     found = {}
-    for package in _PACKAGES:
+    for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -19,6 +19,7 @@ from gymnasium import Space
 
 from implicitq import algorithms, configs, memory
 from implicitq.configs import Config
+from implicitq.devices import Device
 from implicitq.envs import space_data, spaces
 from implicitq.learner import Actor, Stored, least_parameters, load_actor
 from implicitq.runs.atomic_files import HEADER, array_bytes, write_atomically
@@ -64,8 +65,8 @@ def content(
     return array_bytes(arrays, {**header, "digest": _digest(header, arrays)})
 
 
-def read(path: Path) -> PolicyFile:
-    """The policy of a file; one sentence about any file that is none, or is damaged."""
+def read(path: Path, device: Device | None = None) -> PolicyFile:
+    """The policy of a file, on a device; one sentence about any file that is none, or is damaged."""
     if not path.is_file():
         raise InputError(f"there is no policy file {path}")
     try:
@@ -73,14 +74,14 @@ def read(path: Path) -> PolicyFile:
             if int.from_bytes(start.read(8), "little") > _LONGEST_HEADER:
                 raise ValueError(f"its header would be longer than {_LONGEST_HEADER:,} bytes")
         with safetensors.safe_open(path, framework="numpy") as file:
-            return _read(file)
+            return _read(file, device)
     except InputError as error:
         raise InputError(f"{path} cannot be used as a policy: {error}") from None
     except (OSError, ValueError, KeyError, RecursionError, safetensors.SafetensorError) as error:
         raise InputError(f"{path} is not a file of implicitq, or is damaged: {error}") from None
 
 
-def _read(file: Any) -> PolicyFile:
+def _read(file: Any, device: Device | None) -> PolicyFile:
     header = _checked_header(json.loads((file.metadata() or {})[HEADER]))
     config = configs.from_json(header["config"])
     configs.refuse_outdated(header["config"])
@@ -95,7 +96,7 @@ def _read(file: Any) -> PolicyFile:
         memory.refuse_excess("the policy", 4 * held, 4 * held)
         return _checked_arrays({name: file.get_tensor(name) for name in found}, header)
 
-    actor = load_actor(algorithms.build(config, spec), spec, config, found, arrays)
+    actor = load_actor(algorithms.build(config, spec), spec, config, found, arrays, device)
     return PolicyFile(config, observation_space, action_space, actor, header["step"])
 
 

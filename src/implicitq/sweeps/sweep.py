@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from implicitq.configs import to_json
+from implicitq.configs import to_flags, to_json
 from implicitq.runs import layout
 from implicitq.runs.atomic_files import read_json, write_json
 from implicitq.runs.settings import differences, identity
@@ -97,13 +97,7 @@ def check_folders(out: Path, runs: Iterable[PlannedRun]) -> None:
 def train_command(run: PlannedRun, folder: Path) -> list[str]:
     """Arguments of `implicitq` that make the same run by hand."""
     words = ["train", run.algorithm, "--env", run.env, "--seed", str(run.seed), "--out", str(folder)]
-    for name, value in run.overrides.items():
-        flag = name.replace("_", "-")
-        if isinstance(value, bool):
-            words.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            words += [f"--{flag}", *map(str, value if isinstance(value, tuple | list) else (value,))]
-    return words
+    return [*words, *to_flags(run.overrides)]
 
 
 def worker_command(out: Path, run: PlannedRun, inexact: bool) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from implicitq import configs
+from implicitq.compilation import is_about_cache, use_cache
 from implicitq.configs import Config
 from implicitq.types import InputError
 from implicitq.validation import sentence
@@ -30,6 +31,7 @@ def main() -> None:
     parent, order = sys.argv[1:]
     threading.Thread(target=_follow, args=(int(parent),), daemon=True).start()
     warnings.showwarning = _show_warning
+    use_cache()
     try:
         code = work(**json.loads(order))
     except (InputError, OSError) as error:
@@ -87,7 +89,8 @@ def _say(text: str) -> None:
 
 
 def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    if not is_about_cache(str(message)):
+        print(f"warning: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,4 @@
-"""The theory of implicit Q-values on finite MDPs: IQ-DP, MD-VI, error propagation. NumPy and SciPy in
-float64.
-"""
+"""The theory of implicit Q-values on finite MDPs: IQ-DP, MD-VI, error propagation. NumPy and SciPy in float64."""
 
 from implicitq.theory.bounds import Equivalence, ErrorBound, policy_gap, regularised_q, theorem_1, theorem_2
 from implicitq.theory.errors import Adversary, GaussianNoise, GivenErrors, SampledTransitions

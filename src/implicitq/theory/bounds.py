@@ -42,6 +42,7 @@ class ErrorBound:
 
     @property
     def bound(self) -> np.ndarray:
+        """[K, (B)] the right side: main term and remainder."""
         return self.main + self.remainder
 
 
@@ -95,9 +96,7 @@ def _allowance(mdp: FiniteMDP, trace: Trace) -> np.ndarray:
 
 
 def theorem_2(mdp: FiniteMDP, trace: Trace) -> ErrorBound:
-    """Both sides of Theorem 2 for an IQ-DP or MD-VI record that kept every iteration, for any alpha in [0,
-    1].
-    """
+    """Both sides of Theorem 2 for an IQ-DP or MD-VI record that kept every iteration, for any alpha in [0, 1]."""
     _need_all(trace)
     if trace.temperature <= 0 or len(trace.iterations) < 2:
         raise ValueError(f"Theorem 2 needs a record of IQ-DP or MD-VI with at least one step, got {trace.scheme}.")
@@ -107,7 +106,7 @@ def theorem_2(mdp: FiniteMDP, trace: Trace) -> ErrorBound:
 
 
 def policy_gap(mdp: FiniteMDP, log_policies: np.ndarray, *, temperature: float = 0.0) -> np.ndarray:
-    """max |Q_*^t - Q_pi^t| for policies [..., S, A], by exact evaluation."""
+    """What policies [..., S, A] lose: the largest entry of `|Q_* - Q_pi|`, regularised alike, by exact evaluation."""
     best = optimum(mdp, temperature).value
     worth = evaluate_log(mdp, log_policies, temperature=temperature)
     return np.abs(q_of(mdp, best) - q_of(mdp, worth)).max(axis=(-2, -1))

@@ -122,8 +122,7 @@ def forest(ages: int = 10, *, fire: float = 0.1, discount: float = 0.96) -> Fini
 
 
 def from_gymnasium(environment: Any, *, discount: float = 0.99, **settings: Any) -> FiniteMDP:
-    """The MDP of a Gymnasium environment (or its id) that exposes its table `P[s][a] = [(p, s', r, done),
-    ...]`.
+    """The MDP of a Gymnasium environment, or its id, that has a table `P[s][a] = [(p, s', r, done), ...]`.
 
     FrozenLake, Taxi and CliffWalking do. Outcomes that end the episode lead to one extra absorbing state
     without reward, the last one. It is a state like the others: an entropy bonus, where there is one, is
@@ -149,11 +148,11 @@ def from_gymnasium(environment: Any, *, discount: float = 0.99, **settings: Any)
 
 
 def as_gymnasium(mdp: FiniteMDP, *, start: int | Any = 0, horizon: int = 200) -> Any:
-    """The MDP as a `gymnasium.Env` with Discrete observations and actions; episodes are truncated after
-    `horizon` steps.
+    """The MDP as a `gymnasium.Env` with Discrete observations and actions.
 
-    `start` is a state, or a distribution [S] over states. The environment never terminates, because a finite
-    MDP does not: an absorbing state is a state like the others. Randomness comes from `reset(seed=...)`.
+    Episodes are truncated after `horizon` steps. `start` is a state, or a distribution [S] over states. The environment
+    never terminates, because a finite MDP does not: an absorbing state is a state like the others. Randomness comes
+    from `reset(seed=...)`.
     """
     from implicitq.theory.environment import MDPEnvironment
 

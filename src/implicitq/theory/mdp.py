@@ -22,8 +22,8 @@ ROW_SUM_TOLERANCE = 1e-8  # float32 tables pass after one renormalisation by the
 class FiniteMDP:
     """P(s' | s, a), r(s, a) and the discount gamma, checked once and read-only afterwards.
 
-    `P` is an array [S, A, S], or any SciPy sparse matrix [S * A, S] for large problems; `r` is an array [S,
-    A]. Everything is float64. Equality is identity: two MDPs are compared by their arrays, if at all.
+    `P` is an array [S, A, S], or any SciPy sparse matrix [S * A, S] for large problems; `r` is an array [S, A].
+    Everything is float64. Equality is identity: two MDPs are compared by their arrays, if at all.
     """
 
     P: Any  # [S, A, S] dense or [S * A, S] sparse
@@ -38,10 +38,12 @@ class FiniteMDP:
 
     @property
     def states(self) -> int:
+        """S, the number of states."""
         return self.r.shape[0]
 
     @property
     def actions(self) -> int:
+        """A, the number of actions."""
         return self.r.shape[1]
 
     @property
@@ -50,7 +52,7 @@ class FiniteMDP:
 
     @property
     def reward_bound(self) -> float:
-        """r_max = max |r(s, a)|."""
+        """r_max, the largest absolute reward."""
         return float(np.abs(self.r).max())
 
     @cached_property

@@ -131,7 +131,7 @@ def _bounded_iteration(operator: Any, discount: float, value: np.ndarray, tolera
 
 
 def iterate_to_optimum(mdp: FiniteMDP, *, temperature: float = 0.0, tolerance: float = 1e-8) -> Iteration:
-    """(Soft) value iteration until max |V - V_*^t| <= tolerance is certain; the solver for large MDPs.
+    """(Soft) value iteration until V is certainly within `tolerance` of the optimum; the solver for large MDPs.
 
     A tolerance finer than floats allow ends at what they allow: `error` always says what is certain.
     """

@@ -1,0 +1,132 @@
+"""The pictures of docs/index.md, adaptive.md and hyperparameters.md, from the tables under benchmarks/.
+
+python docs/figures/make.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+HERE = Path(__file__).parent
+BENCHMARKS = HERE.parent.parent / "benchmarks"
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+STYLE = {"font.size": 9, "axes.titlesize": 10, "axes.grid": True, "grid.alpha": 0.25, "legend.frameon": False}
+STYLE |= {"axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.7}
+
+Curves = dict[tuple[str, str], np.ndarray]  # (line, task) -> [seeds, points]
+
+ADAPTIVE = "miq-auto"  # the name of the adaptive agent in the tables
+WITHOUT = {
+    "target_update=0.005 batch_norm=False": "target networks instead of\nbatch normalisation",
+    "n_step=1": "one step instead of five",
+    "log_policy=probability": "probabilities, no density",
+    "temperature=0.01 n_step_target=plain": "temperature fixed at 0.01",
+    "batch_size=256": "batches of 256, not 128",
+    "alpha=0.9": "KL term, alpha 0.9",
+    "actor_average=None": "newest weights, no average",
+}
+LAMBDAS = {
+    "iq": "0.05",
+    "iq normalize_observations=True": "0.05, normalised observations",
+    "iq target_update=0.005": "0.005",
+    "iq target_update=0.005 normalize_observations=True": "0.005, normalised observations",
+}
+
+
+def read(study: str, column: str, file: str = "evaluations.csv") -> tuple[np.ndarray, Curves]:
+    """The steps of the evaluations, and a column of the table for every line, task and seed."""
+    rows: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    steps: dict[int, None] = {}
+    with (BENCHMARKS / study / file).open() as table:
+        for row in csv.DictReader(table):
+            rows[row["algo"], row["env"]][row["seed"]].append(float(row[column]))
+            steps[int(row["step"])] = None
+    return np.array(list(steps)), {key: np.array(list(seeds.values())) for key, seeds in rows.items()}
+
+
+def curves_of(
+    study: str, tasks: tuple[str, ...], lines: tuple[str, ...], size: tuple[float, float], time: bool
+) -> Figure:
+    """A panel for each task: means over seeds, with a band of one standard error, against steps or processor time."""
+    steps, curves = read(study, "mean_return")
+    _, seconds = read(study, "cpu_seconds")
+    figure = Figure(figsize=size, layout="constrained")
+    for axes, task in zip(figure.subplots(1, len(tasks)), tasks, strict=True):
+        for line, colour in zip(lines, COLOURS, strict=False):
+            values = curves[line, task]
+            where = seconds[line, task].mean(axis=0) / 60 if time else steps / 1000
+            mean = values.mean(axis=0)
+            error = values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
+            axes.plot(where, mean, color=colour, label=line)
+            axes.fill_between(where, mean - error, mean + error, color=colour, alpha=0.18, linewidth=0)
+        axes.set(title=task, xlabel="minutes of processor time" if time else "thousand steps")
+    figure.axes[0].set_ylabel("return")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(lines))
+    return figure
+
+
+def landing(time: bool = False) -> Figure:
+    tasks = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
+    return curves_of("gym-100k", tasks, (ADAPTIVE, "sac", "miq"), (11, 2.7), time)
+
+
+def longer() -> Figure:
+    return curves_of("gym-300k", ("HalfCheetah-v5", "Hopper-v5"), (ADAPTIVE, "sac"), (8, 3.1), time=False)
+
+
+def ingredients() -> Figure:
+    """The return of the adaptive agent without each of its ingredients, as a share of its own on the same seeds."""
+    _, curves = read("gym-100k", "mean_return")
+    tasks = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
+    figure = Figure(figsize=(8, 3.9), layout="constrained")
+    axes = figure.subplots()
+    places = np.arange(len(WITHOUT))
+    for number, (task, colour) in enumerate(zip(tasks, COLOURS, strict=False)):
+        whole = curves[ADAPTIVE, task][:, -1]
+        found = [curves[f"{ADAPTIVE} {flags}", task][:, -1] for flags in WITHOUT]
+        shares = [100 * each.mean() / whole[: len(each)].mean() for each in found]
+        axes.barh(places + 0.26 * (number - 1), shares, 0.24, color=colour, label=task)
+    axes.axvline(100, color="black", linewidth=0.8)
+    axes.set_yticks(places, list(WITHOUT.values()))
+    axes.invert_yaxis()
+    axes.set_xlabel(f"return at 100,000 steps, in per cent of that of {ADAPTIVE} with the same seeds")
+    axes.grid(axis="y", visible=False)
+    axes.legend(loc="lower right", ncols=3, bbox_to_anchor=(1, 1))
+    return figure
+
+
+def target_update() -> Figure:
+    """Returns and values of IQ with a fast and a slow target, with and without normalised observations."""
+    figure = Figure(figsize=(8, 3.1), layout="constrained")
+    panels = (("return", "mean_return", "evaluations.csv"), ("value V, mean over batches", "value", "metrics.csv"))
+    for axes, (title, column, file) in zip(figure.subplots(1, 2), panels, strict=True):
+        steps, curves = read("target-update", column, file)
+        for (line, label), colour in zip(LAMBDAS.items(), COLOURS, strict=True):
+            axes.plot(steps / 1000, curves[line, "HalfCheetah-v5"][0], color=colour, label=label)
+        axes.set(title=title, xlabel="thousand steps")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    return figure
+
+
+def main(folder: Path = HERE) -> None:
+    pictures = {
+        "landing": landing,
+        "processor-time": lambda: landing(time=True),
+        "longer": longer,
+        "ingredients": ingredients,
+        "target-update": target_update,
+    }
+    for name, draw in pictures.items():
+        with rc_context(STYLE):
+            draw().savefig(folder / f"{name}.png", dpi=130, metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:2]))

@@ -1,0 +1,60 @@
+"""Seconds that work takes, by turns and several times."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+_LEAST_SECONDS = 0.1  # of one repeat, so that the clock and what interrupts hardly count
+_MOST_CALLS = 10_000
+
+
+class Timing(NamedTuple):
+    """Seconds of one call, over the repeats."""
+
+    median: float
+    fastest: float
+    slowest: float
+
+    def told(self, scale: float = 1.0) -> dict[str, float]:
+        """For JSON, in another unit."""
+        return {name: scale * value for name, value in self._asdict().items()}
+
+
+def by_turns(
+    works: Mapping[str, Callable[[], Any]], repeats: int, seconds: float = _LEAST_SECONDS
+) -> dict[str, Timing]:
+    """Each of them for about so long, one after the other, and this so many times: all meet the same noise.
+
+    The first calls, in which things are compiled or grow warm, do not count.
+    """
+    counts = {name: _calls_in(work, seconds) for name, work in works.items()}
+    found: dict[str, list[float]] = {name: [] for name in works}
+    for _ in range(repeats):
+        for name, work in works.items():
+            found[name].append(seconds_of(work, counts[name]) / counts[name])
+    return {name: summary(times) for name, times in found.items()}
+
+
+def seconds_of(work: Callable[[], Any], count: int = 1) -> float:
+    start = time.perf_counter()
+    for _ in range(count):
+        work()
+    return time.perf_counter() - start
+
+
+def summary(times: list[float]) -> Timing:
+    return Timing(statistics.median(times), min(times), max(times))
+
+
+def _calls_in(work: Callable[[], Any], seconds: float) -> int:
+    work()
+    count = 1
+    while count < _MOST_CALLS:
+        taken = seconds_of(work, count)
+        if taken >= seconds / 4:
+            return max(1, round(count * seconds / taken))
+        count *= 4
+    return count

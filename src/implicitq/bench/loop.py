@@ -1,0 +1,121 @@
+"""The training loop from end to end: steps per second, and where the time goes."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import jax
+import numpy as np
+
+from implicitq.bench.clock import seconds_of, summary
+from implicitq.configs import Config
+from implicitq.envs.making import EnvironmentMaker
+from implicitq.events import Ticked
+from implicitq.runs.conditions import versions
+from implicitq.train import Trainer
+
+_NEVER = 10**9
+_PARTS = {  # of a training step -> where in a trainer, and the methods that take its time
+    "environment": ("envs", ("step", "next_episodes")),
+    "policy": ("learner.newest", ("sample", "uniform")),
+    "replay": ("replay", ("add", "begin", "sample")),
+    "update": ("learner", ("update",)),
+}
+
+
+class WarmLoop:
+    """A trainer that has compiled everything and filled its replay; evaluates, logs and saves nothing."""
+
+    def __init__(self, config: Config, *, filled: int = 1_000, updated: int = 200) -> None:
+        never = {"eval_every": _NEVER, "checkpoint_every": _NEVER, "log_every": _NEVER, "steps": _NEVER}
+        self.config = dataclasses.replace(config, min_replay=filled, **never)
+        maker = EnvironmentMaker(config.env, action_bound=config.action_bound)
+        self.trainer = Trainer(self.config, maker)
+        self._events = self.trainer.run(_NEVER)
+        self.advance(filled + updated)
+
+    def advance(self, steps: int) -> None:
+        """Train for so many steps of the environments, or a few more where there are several, to the last update."""
+        until = self.trainer.step + steps
+        while self.trainer.step < until:
+            next(event for event in self._events if isinstance(event, Ticked))
+        jax.block_until_ready(self.trainer.learner.leaves)
+
+    def seconds(self, steps: int) -> float:
+        """Of each of so many steps."""
+        return seconds_of(lambda: self.advance(steps)) / steps
+
+    def update_seconds(self, count: int) -> float:
+        """Of each of so many updates alone, on one batch."""
+        batch, learner = self.trainer.replay.sample(self.config.batch_size), self.trainer.learner
+
+        def update() -> None:
+            learner.update(batch)
+            jax.block_until_ready(learner.leaves[0])  # a training step waits for it too: the next action needs it
+
+        return seconds_of(update, count) / count
+
+    def close(self) -> None:
+        self.trainer.close()
+
+
+def measure(config: Config, *, steps: int = 1_000, repeats: int = 5) -> dict[str, Any]:
+    """Whole training steps and bare updates by turns, then the share of each part of a step."""
+    loop = WarmLoop(config)
+    whole, bare = [], []
+    for _ in range(repeats):
+        whole.append(loop.seconds(steps))
+        bare.append(loop.update_seconds(steps) * config.updates_per_step)
+    shares = _shares(loop, steps)
+    loop.close()
+    step, update = summary(whole), summary(bare)
+    return {
+        "algorithm": config.algorithm,
+        "env": config.env,
+        "hidden": list(config.hidden),
+        "batch_size": config.batch_size,
+        "num_envs": config.num_envs,
+        "steps_per_second": 1 / step.median,
+        "step_ms": step.told(1e3),
+        "update_ms": update.told(1e3),
+        "outside_update": float(np.median([1 - b / w for b, w in zip(bare, whole, strict=True)])),
+        "shares": shares,
+        "repeats": repeats,
+        "steps_per_repeat": steps,
+        "versions": versions(),
+    }
+
+
+def _shares(loop: WarmLoop, steps: int) -> dict[str, float]:
+    """Of the time of a step in which each part waits for the one before: nothing runs beside anything else."""
+    taken: dict[str, float] = defaultdict(float)
+
+    def watched(part: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **named: Any) -> Any:
+            start = time.perf_counter()
+            result = work(*arguments, **named)
+            jax.block_until_ready(loop.trainer.learner.leaves if part == "update" else result)
+            taken[part] += time.perf_counter() - start
+            return result
+
+        return run
+
+    places = [
+        (part, attrgetter(owner)(loop.trainer), method)
+        for part, (owner, methods) in _PARTS.items()
+        for method in methods
+    ]
+    for part, owner, method in places:
+        setattr(owner, method, watched(part, getattr(owner, method)))
+    try:
+        whole = steps * loop.seconds(steps)
+    finally:
+        for _, owner, method in places:
+            delattr(owner, method)  # the class still has it
+    shares = {part: taken[part] / whole for part in _PARTS}
+    return {**shares, "rest": 1 - sum(shares.values())}

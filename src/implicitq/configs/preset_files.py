@@ -1,0 +1,55 @@
+"""Presets of your own: .toml or .json files with the name of an algorithm and settings. `implicitq tune` writes one."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from implicitq.types import InputError
+from implicitq.validation import brief, nearest
+
+FILE = "file"
+"""What a config remembers of a preset from a file; its values are in the config."""
+
+RESERVED = ("algorithm", "env", "seed", "preset")
+_KNOWN = ("algorithm", "settings", "about")
+_LARGEST = 1 << 20  # bytes
+
+
+def is_path(preset: Any) -> bool:
+    return isinstance(preset, Path) or (isinstance(preset, str) and preset.endswith((".toml", ".json")))
+
+
+def read_preset(path: Path, algorithm: str) -> dict[str, Any]:
+    """The settings of a preset file; whether the algorithm takes them is seen with its config."""
+    data = _read(path)
+    if not isinstance(data, dict):
+        raise InputError(f"{path} must hold a table with algorithm and settings, got {brief(data)}")
+    for key in data:
+        if key not in _KNOWN:
+            raise InputError(f"{path}: a preset has no {key!r}{nearest(key, _KNOWN)}")
+    if data.get("algorithm") != algorithm:
+        raise InputError(f"{path} is a preset for {brief(data.get('algorithm'))}, and cannot be used for {algorithm!r}")
+    settings = data.get("settings")
+    if not isinstance(settings, dict):
+        raise InputError(f"{path}: settings must be a table of hyperparameters, got {brief(settings)}")
+    for name in RESERVED:
+        if name in settings:
+            raise InputError(f"{path}: a preset cannot set {name}")
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+
+
+def _read(path: Path) -> Any:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise InputError(f"{path} is too large for a preset")
+        text = path.read_bytes().decode()
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise InputError(f"the preset {path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is not a {path.suffix.removeprefix('.').upper()} file: {error}") from None

@@ -1,0 +1,158 @@
+"""The speed measurements measure what they say."""
+
+import json
+import time
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+import implicitq
+from implicitq.bench import growth, measure, parts, updates
+from implicitq.bench.clock import by_turns
+from implicitq.bench.loop import WarmLoop
+from implicitq.commands import bench as command
+from implicitq.commands import main as cli
+from implicitq.configs import resolve
+from implicitq.replay import Replay
+from implicitq.types import Spec
+from toys import SMALL, Toy
+
+WARM_UP = 1_200  # steps before the clock runs
+PAUSE = 0.02
+TINY = {"hidden": (8,), "batch_size": 8}
+
+
+class Slow(Toy):
+    """Takes a known time per step, once the measurement has warmed up."""
+
+    steps_taken = 0
+
+    def step(self, action):
+        Slow.steps_taken += 1
+        if Slow.steps_taken > WARM_UP:
+            time.sleep(PAUSE)
+        return super().step(action)
+
+
+@pytest.fixture
+def slow_task(monkeypatch):
+    monkeypatch.setattr(Slow, "steps_taken", 0)
+    gym.register("Slow-v0", Slow)
+    yield "Slow-v0"
+    del gym.registry["Slow-v0"]
+
+
+@pytest.fixture(scope="module")
+def warm():
+    loop = WarmLoop(resolve("iq", "toys:Toy-v0", **TINY), filled=20, updated=5)
+    yield loop
+    loop.close()
+
+
+def test_whole_steps_hold_the_environment_and_bare_updates_do_not(slow_task):
+    """An update of this network takes far less than a millisecond, a step of the environment twenty of them."""
+    found = measure(resolve("iq", slow_task, **TINY), steps=15, repeats=2)
+    assert Slow.steps_taken == WARM_UP + 3 * 15  # two repeats, and once more part by part
+    assert found["step_ms"]["fastest"] >= 1e3 * PAUSE
+    assert found["steps_per_second"] <= 1 / PAUSE
+    assert 0 < found["update_ms"]["fastest"] < 0.5 * found["step_ms"]["fastest"]
+    assert 0 < found["outside_update"] < 1
+    assert found["versions"]["threads"] >= 1
+    assert found["shares"]["environment"] == max(found["shares"].values())
+    assert sum(found["shares"].values()) == pytest.approx(1)
+    assert all(0 <= share < 1 for share in found["shares"].values())
+
+
+def test_works_take_turns_and_first_calls_do_not_count():
+    calls = []
+
+    def work(name: str, seconds: float):
+        calls.append(name)
+        time.sleep(0.2 if calls.count(name) == 1 else seconds)
+
+    slow, fast = (lambda: work("slow", 0.02)), (lambda: work("fast", 0.005))
+    found = by_turns({"slow": slow, "fast": fast}, repeats=3, seconds=0.01)
+    assert 0.02 <= found["slow"].fastest <= found["slow"].median <= found["slow"].slowest
+    assert found["fast"].fastest < found["slow"].fastest < 0.2
+    turns = [name for name, before in zip(calls, [None, *calls], strict=False) if name != before]
+    assert turns == ["slow", "fast"] * 4
+
+
+def test_the_products_of_an_update_are_counted_without_those_that_lead_nowhere():
+    """By hand: per row of a batch, forwards once for the policy and twice for the value, whose second is a target.
+
+    Backwards, every weight has its gradient, and every input but that of the first layer.
+    """
+    observations, width, bins, batch = 5, 8, 3, 16
+    config = resolve("iq", "Pendulum-v1", hidden=(width, width), bins=bins, batch_size=batch)
+    spec = Spec(observations, 2, None)
+    forwards = {outputs: observations * width + width * width + width * outputs for outputs in (2 * bins, 1)}
+    gradients = sum(2 * forward - observations * width for forward in forwards.values())
+    by_hand = 2 * batch * (forwards[2 * bins] + 2 * forwards[1] + gradients)
+    _, example = updates.learner_with_batch(config, spec)
+    assert updates.products(config, spec, example) == by_hand
+
+
+def test_an_update_is_compared_with_what_the_machine_can_do():
+    config = resolve("iq", "Pendulum-v1", **TINY)
+    found = updates.measure_updates(config, Spec(3, 1, None), repeats=1)
+    assert found["fraction_of_sgemm"] == pytest.approx(found["gflop_per_second"] / found["sgemm_gflop_per_second"])
+    assert 0 < found["fraction_of_sgemm"] < 0.5  # a tiny network has little for a processor to do
+    assert found["updates_per_second"] == pytest.approx(1e3 / found["update_ms"]["median"])
+
+
+def test_what_the_user_has_set_holds_for_all_algorithms_that_have_it():
+    example = resolve("iq", "HalfCheetah-v5", hidden=(16,), bins=3)
+    other = updates.config_like(example, "sac", "Ant-v5")
+    assert (other.algorithm, other.env, other.hidden) == ("sac", "Ant-v5", (16,))
+    usual = updates.config_like(resolve("iq", "HalfCheetah-v5"), "iq-auto", "Pendulum-v1")
+    assert usual == resolve("iq-auto", "Pendulum-v1")
+
+
+def test_the_replay_tells_the_bytes_of_a_transition():
+    found = parts.measure_replay(resolve("iq", "toys:Toy-v0", **TINY), 1, size=500)
+    assert found["bytes_per_transition"] == Replay.row_bytes(3, 2, np.dtype(np.uint8))
+    assert found["sampled_per_second"] == pytest.approx(8 * found["batches_per_second"])
+
+
+def test_predicting_is_timed_for_one_observation_and_for_many():
+    with implicitq.make("iq", Toy, **SMALL) as agent:
+        found = parts.measure_predict(agent, 1)
+    assert list(found["observations"]) == ["1", "256"]
+    assert all(timing["median"] > 0 for timing in found["observations"].values())
+
+
+def test_a_checkpoint_has_the_rows_of_the_steps_before_it(warm):
+    before, rows = warm.trainer.step, warm.trainer.replay.written.sum()
+    found = parts.measure_checkpoint(warm, step_seconds=1.0, repeats=1, every=50)
+    assert warm.trainer.step - before == warm.trainer.replay.written.sum() - rows == 2 * 50
+    assert found["share"] == pytest.approx(found["seconds"]["median"] / (found["seconds"]["median"] + 50))
+
+
+def test_growth_varies_one_thing_at_a_time():
+    config, spec = resolve("iq", "Pendulum-v1", **TINY), Spec(3, 1, None)
+    wide = growth._varied(config, spec, "width", 64)
+    assert wide is not None
+    assert wide[0].hidden == (64,)
+    row = growth._update(*wide, "width", 64, 1)
+    assert row.cost > 0
+    assert row.gflop is not None
+    assert growth._varied(resolve("sac", "Pendulum-v1"), spec, "bins", 3) is None  # it has none
+
+
+def test_the_command_measures_its_parts_and_the_start_with_and_without_a_cache(capsys):
+    flags = ["--hidden", "8", "--batch-size", "8", "--repeats", "1", "--parts", "predict", "start", "--json"]
+    assert cli.run(["bench", "iq", "--env", "Pendulum-v1", *flags]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"predict", "start", "versions"}
+    fresh, cached = found["start"]["fresh"], found["start"]["cached"]
+    assert 0 < cached["first_step"] < cached["first_update"]
+    assert fresh["compiling"] > 0
+    assert fresh["loaded"] < 5 < cached["loaded"]
+    assert len(command._tables(found)) == 1
+
+
+def test_a_part_that_does_not_exist_is_named(capfd):
+    assert cli.run(["bench", "--parts", "update"]) == 2
+    assert "did you mean updates" in capfd.readouterr().err.replace("'", "")
