@@ -58,8 +58,8 @@ class Replay:
     ) -> None:
         """Samples are n-step returns; `later_steps`: with the observations and actions of steps 1 to n - 1.
 
-        Batches have `parts` equal parts, one after the other. Half of the rows are for all parts, every other one belongs
-        to one part for good.
+        Batches have `parts` equal parts, one after the other. Half of the rows are for all parts, every other one
+        belongs to one part for good.
         """
         self._capacity = rows // num_envs  # C
         total = self._capacity * num_envs

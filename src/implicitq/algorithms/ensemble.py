@@ -5,8 +5,8 @@
     V_bar(s) = mean_i V_i(s) + T ln Z(s) = mean_i [V_i(s) - T KL(pi_bar(.|s) || pi_i(.|s))]
 
 pi_bar acts, and all members learn from the same kind of target, r + gamma V_bar(s'), each from data that are partly its
-own: the replay gives half of the transitions to all of them, and each other one to one. T ln Z is zero where the members
-agree and negative where they do not: what they do not share, the noise of their data, is not taken for value.
+own: the replay gives half of the transitions to all of them, and each other one to one. T ln Z is zero where the
+members agree and negative where they do not: what they do not share, the noise of their data, is not taken for value.
 docs/ensembles.md derives this.
 Shapes: M members, B batch, of which rows i B/M to (i + 1) B/M are those of member i, O observation features, D action
 dimensions.
