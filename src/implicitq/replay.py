@@ -10,7 +10,6 @@ Shapes: E environments, C rows per ring, B batch, O observation features, D acti
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -295,14 +294,16 @@ class Replay:
         """
         filled = min(int(self._written.max()), self._capacity)
         owner = np.repeat(np.arange(self._parts), batch_size // self._parts)  # the rest is left out
-        rows = self._draw_any(owner, filled)
-        for attempt in itertools.count():
-            flags = self._flags[rows]
-            wrong = np.flatnonzero((flags != _STEP) & (flags != _TERMINAL_STEP))
-            if not wrong.size:
-                return rows
-            rows[wrong] = self._draw_any((owner[wrong] + attempt // _PATIENCE) % self._parts, filled)
-        raise AssertionError("unreachable")
+        rows, attempts = self._draw_any(owner, filled), 0
+        while (wrong := self._without_action(rows)).size:
+            attempts += 1
+            rows[wrong] = self._draw_any((owner[wrong] + attempts // _PATIENCE) % self._parts, filled)
+        return rows
+
+    def _without_action(self, rows: Array) -> Array:
+        """Where in `rows` no action was taken."""
+        flags = self._flags[rows]
+        return np.flatnonzero((flags != _STEP) & (flags != _TERMINAL_STEP))
 
     def _draw_any(self, owner: Array, filled: int) -> Array:
         """A row for each entry of `owner`, uniformly over the rows that this part may draw.
@@ -320,9 +321,8 @@ class Replay:
         choice = self._generator.integers(parts + 1, size=len(owner))  # its own row, or one of those for all
         turn = ((block + self._base[ring]) * _SCATTER & 0xFFFFFFFF) >> 16
         position = block * size + (np.where(choice == parts, owner, parts + choice) + turn) % size
-        return np.where(
-            position < self._capacity, self._base[ring] + position, self._open_rows()[ring]
-        )  # no action there
+        beyond = position >= self._capacity  # the last block may not fit; the open row has no action and is refused
+        return np.where(beyond, self._open_rows()[ring], self._base[ring] + position)
 
 
 def _mask_bytes(shape: tuple[int, int]) -> int:
