@@ -59,7 +59,7 @@ def test_whole_steps_hold_the_environment_and_bare_updates_do_not(slow_task):
     assert 0 < found["update_ms"]["fastest"] < 0.5 * found["step_ms"]["fastest"]
     assert 0 < found["outside_update"] < 1
     assert found["versions"]["threads"] >= 1
-    assert found["shares"]["environment"] == max(found["shares"].values())
+    assert found["shares"]["environment"] > max(found["shares"][part] for part in ("replay", "rest"))
     assert sum(found["shares"].values()) == pytest.approx(1)
     assert all(0 <= share < 1 for share in found["shares"].values())
 

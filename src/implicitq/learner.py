@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -27,6 +28,9 @@ from implicitq.validation import brief
 KL = "kl"  # the metric that `watch` brings
 
 _INIT, _UPDATE, _ACT = range(3)  # independent streams of random numbers under one seed
+
+
+_OF_STATISTICS = re.compile(r"optimizer\..*\.norms\.\d+\.(mean|variance)$")
 
 
 class LearnerState(NamedTuple):
@@ -267,10 +271,15 @@ class Learner:
         return dict(zip(self._names, map(np.asarray, self.leaves), strict=True))
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
-        """Inverse of `arrays`. Sums of metrics that earlier versions did not know begin at zero."""
+        """Inverse of `arrays`.
+
+        Sums of metrics that earlier versions did not know begin at zero. Moments of Adam for running statistics, which
+        earlier versions had and which always were zero, are left out.
+        """
         blank = dict(zip(self._names, self.leaves, strict=True))
         new = [name for name in self._names if name.startswith("metric_sums.") and name not in arrays]
-        arrays = {**arrays, **{name: np.zeros_like(blank[name]) for name in new}}
+        arrays = {name: array for name, array in arrays.items() if name in blank or not _OF_STATISTICS.search(name)}
+        arrays |= {name: np.zeros_like(blank[name]) for name in new}
         _compare(blank, arrays)
         self.leaves = _placed([jnp.array(arrays[name]) for name in self._names], self._device)
 
