@@ -40,12 +40,12 @@ class Crash(BaseException):
 def crash_in_collecting(monkeypatch, calls: int) -> None:
     original = Trainer._collect
 
-    def collect(self: Trainer) -> None:
+    def collect(self: Trainer, *actions: Any) -> None:
         nonlocal calls
         calls -= 1
         if calls < 0:
             raise Crash
-        original(self)
+        original(self, *actions)
 
     monkeypatch.setattr(Trainer, "_collect", collect)
 
@@ -258,12 +258,12 @@ def test_a_signal_saves_a_checkpoint_and_says_how_to_go_on(
     directory = tmp_path / "run"
     original, calls = Trainer._collect, 0
 
-    def collect(self: Trainer) -> None:
+    def collect(self: Trainer, *actions: Any) -> None:
         nonlocal calls
         calls += 1
         if calls == 53:
             os.kill(os.getpid(), number)
-        original(self)
+        original(self, *actions)
 
     before = signal.getsignal(number)
     with monkeypatch.context() as patch:

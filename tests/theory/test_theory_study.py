@@ -1,5 +1,7 @@
 import csv
+import html
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,10 +10,13 @@ import numpy as np
 import pytest
 
 from implicitq.commands import main as cli
+from implicitq.reports.theory_figures import draw_parametrization
 from implicitq.reports.theory_page import fresh_folder
-from implicitq.theory import garnet, optimum
+from implicitq.theory import by_name, garnet, iq_dp, optimum
+from implicitq.theory.bounds import value_bound
 from implicitq.theory.complexity import (
     SCHEMES,
+    Complexity,
     ComplexityPlan,
     Curve,
     fitted_slope,
@@ -19,6 +24,7 @@ from implicitq.theory.complexity import (
     ladder,
     sample_complexity,
 )
+from implicitq.theory.rows import checked, measured
 from implicitq.theory.study import PARTS, Averaging, StudyPlan, averaging_of, study, table
 from implicitq.types import InputError
 
@@ -59,6 +65,42 @@ def test_a_study_tells_in_its_table_what_the_theorems_say():
             assert 0 < row.value <= 1
     distances = [row.value for row in rows if row.part == "Limits"]
     assert max(distances[:2]) < 1e-4
+    assert {row.verdict for row in rows if row.part != "Noise"} == {"holds"}
+    assert {row.verdict for row in rows if row.part == "Noise"} <= {"measured", "not reached"}
+    assert all(row.sentence.endswith(".") for row in rows)
+
+
+def test_a_number_beyond_its_bound_fails_and_one_that_is_not_there_was_not_reached():
+    assert checked("m", "p", "q", 1.0, 1.0, "").verdict == "holds"
+    assert checked("m", "p", "q", 1.001, 1.0, "").verdict == "fails"
+    assert checked("m", "p", "q", float("nan"), 1.0, "").verdict == "fails"
+    assert measured("m", "p", "q", 3.0, "", 2.0).verdict == "measured"  # above a slope that binds nothing
+    assert measured("m", "p", "q", float("nan"), "").verdict == "not reached"
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 0.9, 0.99])
+def test_values_stay_within_their_bound_of_the_regularised_optimum(alpha):
+    mdp = garnet(8, 3, 2)
+    goal = optimum(mdp, (1 - alpha) * 0.3).value
+    trace = iq_dp(mdp, alpha=alpha, temperature=0.3, iterations=200)
+    distance = np.abs(trace.values[1:] - goal).max(axis=1)
+    bound = value_bound(mdp, alpha=alpha, temperature=0.3, iterations=200)
+    assert (distance <= bound + 1e-12).all()
+    assert bound[-1] < 0.2 * bound[0]  # and the bound says something
+
+
+def test_every_dash_and_every_slope_above_the_bound_is_explained():
+    some, none = np.array([1.0, 8.0, 64.0]), np.array([1.0, np.nan, np.nan])
+    counts = {name: none if name == "Q-learning, rate 1/k" else some for name in SCHEMES}
+    found = Complexity(1 / np.array([1.0, 2.0, 4.0]), 0.8, counts, np.array([1.0, 2.0, 4.0]), 0.1, counts, 5)
+    rows = {row.quantity: row for row in found.table()}
+    steep = rows["slope in 1/epsilon, IQ-DP, alpha = 1"]  # 3, above 2
+    assert (steep.verdict, round(steep.value, 6)) == ("measured", 3.0)
+    assert "no violation" in steep.sentence
+    assert "no faster than the bound" in rows["slope in 1/(1-discount), IQ-DP, alpha = 1"].sentence
+    dash = rows["slope in 1/epsilon, Q-learning, rate 1/k"]
+    assert dash.verdict == "not reached"
+    assert "only 1 of 3 goals" in dash.sentence
 
 
 def test_the_crossover_is_where_one_scheme_stops_being_behind():
@@ -117,7 +159,10 @@ def test_sample_complexity_reports_every_scheme():
     assert [row.value for row in found.table()] == pytest.approx(
         [slope for pair in found.slopes().values() for slope in pair], nan_ok=True
     )
-    assert [row.reference for row in found.table()] == [2.0, 4.0] * len(SCHEMES)
+    bounds = {row.quantity: row.reference for row in found.table()}
+    assert bounds["slope in 1/epsilon, IQ-DP, alpha = 1"] == 2.0
+    assert bounds["slope in 1/(1-discount), Speedy Q-learning"] == 4.0
+    assert bounds["slope in 1/epsilon, Q-learning, rate 1/k"] is None  # no bound is claimed
 
 
 def run(folder: Path, *mdps: str) -> Path:
@@ -132,12 +177,12 @@ def test_the_command_leaves_figures_a_table_and_a_page(tmp_path, capsys):
     for mdp in ("chain", "forest"):
         for kind in ("theorem1", "theorem2", "averaging", "limits"):
             assert {f"{mdp}-{kind}.png", f"{mdp}-{kind}.svg"} <= names
-    assert {"table.csv", "index.html", "options.json"} <= names
+    assert {"table.csv", "index.html", "options.json", "parametrization.png", "parametrization.svg"} <= names
     with (folder / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["part"] for row in rows} == {"Theorem 1", "Theorem 2", "Noise", "Limits"}
     page = (folder / "index.html").read_text()
-    assert page.count("data:image/png;base64,") == 8
+    assert page.count("data:image/png;base64,") == 9
     assert "http" not in page  # self-contained
     options = json.loads((folder / "options.json").read_text())["options"]
     assert (options["mdp"], options["iterations"], options["alpha"]) == (["chain", "forest"], 12, 0.9)
@@ -175,3 +220,28 @@ def test_bad_options_get_one_sentence_before_any_work(words, message, tmp_path, 
     assert cli.run(["theory", *words]) == 2
     assert capsys.readouterr().err == f"error: {message}\n"
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_page_has_a_verdict_and_a_sentence_per_row_and_says_how_many_seeds_each_part_has(tmp_path, capsys):
+    folder = run(tmp_path / "new", "chain")
+    page = (folder / "index.html").read_text()
+    with (folder / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert all(row["verdict"] and row["sentence"].endswith(".") for row in rows)
+    for row in rows:
+        assert html.escape(row["sentence"]) in page
+    assert page.count('<td class="holds">holds</td>') == sum(row["verdict"] == "holds" for row in rows) == 8
+    assert "8 of 8 checks hold; 6 numbers measured" in page or "5 numbers measured; 1 not reached" in page
+    assert re.findall(r"\d+ seeds?", page) == ["2 seeds", "2 seeds"]  # Theorem 2, noise
+    assert "one and the same sequence of noise" in page
+
+
+def test_fig_1_shows_an_implicit_q_value_that_is_exact():
+    result = study("chain", by_name("chain"), StudyPlan(iterations=2, seeds=1))
+    _, middle, right = draw_parametrization(result).axes
+    best = optimum(result.mdp, 0.1)
+    q = middle.lines[-1].get_ydata()
+    (state,) = np.flatnonzero((best.q == q).all(axis=1))
+    drops = [float(text.get_text()) for text in middle.texts if text.get_text()[0] in "+-"]
+    np.testing.assert_allclose(best.value[state] + np.array(drops), q, atol=6e-4)  # as far as it is written
+    np.testing.assert_allclose(right.lines[0].get_ydata(), [bar.get_height() for bar in right.patches], atol=1e-9)

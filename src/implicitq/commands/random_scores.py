@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from implicitq.commands.display import console, table
-from implicitq.commands.parsing import Folder, SuiteName, TrustSuite, parse
+from implicitq.commands.parsing import Folder, SuiteName, TrustSuite, default, find_modules_here, parse
 from implicitq.envs.ids import refuse_modules
 from implicitq.sweeps import random_scores
 from implicitq.sweeps.suites import suite_of
@@ -13,21 +14,23 @@ from implicitq.sweeps.suites import suite_of
 
 @dataclass(frozen=True)
 class Options:
-    """Measure uniformly random actions on every task of a suite: the zero of normalised scores.
+    """Measure uniformly random actions on tasks, or on every task of a suite: the zero of normalised scores.
 
-    A sweep does this by itself; this command measures again.
+    A sweep does this by itself; this command measures again, or for runs that no sweep made.
     """
 
     out: Folder  # Folder of the sweep; the scores go to random-scores.json in it.
     suite: SuiteName = "quick"
+    tasks: Annotated[tuple[str, ...], default("those of the suite", "ID [ID ...]")] = ()  # These, whatever the suite.
     trust_env: TrustSuite = False
     episodes: int = random_scores.EPISODES  # Whole episodes on every task.
 
 
 def run(arguments: list[str]) -> int:
     options = parse(Options, "random-scores", arguments)
-    tasks = suite_of(options.suite).tasks
-    if not options.trust_env:
+    find_modules_here(*options.tasks)
+    tasks = tuple(dict.fromkeys(options.tasks)) or suite_of(options.suite).tasks
+    if not options.tasks and not options.trust_env:
         refuse_modules(tasks, options.suite, "if you trust the file, add --trust-env")
     known = random_scores.ensure(options.out, tasks, episodes=options.episodes, again=True, tell=console.print)
     shown = table(f"random policy, {options.episodes} episodes", "task", "mean return", "std", left=("task",))

@@ -12,11 +12,12 @@ from rich.table import Table
 
 from implicitq.commands.display import console, table
 from implicitq.commands.parsing import default, parse
-from implicitq.reports.theory_page import fresh_folder, number_text, reference_text, write_results
+from implicitq.reports.theory_page import fresh_folder, number_text, reference_text, tally, write_results
 from implicitq.theory.complexity import QUICK_PLAN, Complexity, ComplexityPlan, sample_complexity
 from implicitq.theory.library import Name, by_name
 from implicitq.theory.mdp import FiniteMDP
-from implicitq.theory.study import PARTS, Row, Study, StudyPlan, study
+from implicitq.theory.rows import Row
+from implicitq.theory.study import PARTS, Study, StudyPlan, study
 from implicitq.theory.study import table as rows_of
 from implicitq.types import InputError
 
@@ -56,7 +57,7 @@ def run(arguments: list[str]) -> int:
     asked = {"mdp": options.mdp, **asdict(plan), "complexity": options.complexity, "quick": options.quick}
     write_results(folder, studies, found, rows, asked)
     console.print(_rows_table(rows))
-    console.print(f"Figures, table.csv and index.html are in {folder}")
+    console.print(f"{tally(rows)} What each means is in {folder / 'index.html'}, with figures and table.csv beside it.")
     return 0
 
 
@@ -79,8 +80,8 @@ def _compute(
 
 
 def _rows_table(rows: list[Row]) -> Table:
-    columns = ("MDP", "part", "quantity", "value", "to hold against")
+    columns = ("MDP", "part", "quantity", "value", "to hold against", "verdict")
     shown = table("The theory, in numbers", *columns, left=set(columns) - {"value"})
     for row in rows:
-        shown.add_row(row.mdp, row.part, row.quantity, number_text(row.value), reference_text(row))
+        shown.add_row(row.mdp, row.part, row.quantity, number_text(row.value), reference_text(row), row.verdict)
     return shown

@@ -6,22 +6,27 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from implicitq.reports import statistics
 from implicitq.reports.scores import StudyScores, TaskScores
 from implicitq.sweeps.studies import UNIQUE
 from implicitq.types import Array
 
+Curve = tuple[Array, Array]  # steps and values of a line, [P] each
+
 _INK = "#1a1b1c"  # replaced by the page's own colour of text
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56a0e0", "#c08a00", "#8a6fd1", "#7f7f7f")
-_DASHES = ("-", "--", "-.", ":")
-_WIDTH = 4.8
+# Okabe and Ito's colours, which stay apart for eyes that see fewer; seven, then dashes and marks tell lines apart
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", _INK)
+_DASHES = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
+_MARKS = ("", "o", "s", "^", "D", "v", "X", "P")
+_WIDTH = 5.2
 _TICK, _LEGEND = 22, 54  # characters of a label in one line, beside an axis and below it
 _MOST_POINTS = 100  # of a curve; the end is always one
 _BAND = {"alpha": 0.18, "linewidth": 0}
@@ -44,37 +49,71 @@ STYLE: dict[Any, Any] = {
 
 
 def style_of(lines: Sequence[str], line: str) -> dict[str, Any]:
-    """A colour for each line; unique parameters have the colour of the best ones, dashed."""
+    """A colour, dashes and a mark for each line; unique parameters have the colour of the best ones, dashed."""
     bases = list(dict.fromkeys(each.removesuffix(UNIQUE) for each in lines))
     number, unique = bases.index(line.removesuffix(UNIQUE)), line.endswith(UNIQUE)
-    dashes = _DASHES[number // len(_COLOURS) * 2 % len(_DASHES) + unique]
-    return {"color": _COLOURS[number % len(_COLOURS)], "linestyle": dashes, "linewidth": 1.6}
+    again = number // len(COLOURS)  # how often its colour was given away before
+    style = {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": _DASHES[(2 * again + unique) % len(_DASHES)],
+        "linewidth": 1.6,
+    }
+    mark = _MARKS[again % len(_MARKS)]
+    return {**style, "marker": mark, "markersize": 4.5, "markevery": 0.12} if mark else style
 
 
 def task_curves(scores: StudyScores, task: TaskScores, against_time: bool = False) -> Figure:
     """Mean return over seeds with one standard deviation, against environment steps or mean processor time."""
     figure, axes = _figure()
     chosen = _thinned(len(task.grid))
-    for line, cell in task.cells.items():
+    for lines in task.by_runs():
+        cell = task.cells[lines[0]]
         values = cell.values[:, chosen]
         some = np.isfinite(cell.seconds[:, chosen] if against_time else values).any(axis=0)
         present = values[:, some]
         where = np.nanmean(cell.seconds[:, chosen][:, some], axis=0) / 60 if against_time else task.grid[chosen][some]
         mean, spread = np.nanmean(present, axis=0), np.nanstd(present, axis=0)
-        style = style_of(scores.lines, line)
-        axes.plot(where, mean, label=f"{line} ({_seeds(cell.values)})", **_marked(style, len(where)))
-        axes.fill_between(where, mean - spread, mean + spread, color=style["color"], **_BAND)
+        style = style_of(scores.lines, lines[0])
+        name = " = ".join(scores.names[line] for line in lines)
+        axes.plot(where, mean, label=f"{name}, {_seeds(cell.values)}", **_marked(style, len(where)))
+        if len(values) > 1:
+            axes.fill_between(where, mean - spread, mean + spread, color=style["color"], **_BAND)
     if task.random is not None:
         axes.axhline(task.random, color=_INK, linewidth=0.8, linestyle=(0, (1, 3)))
     unit = "minutes of processor time" if against_time else "environment steps"
     axes.set(title=task.task, xlabel=unit, ylabel="undiscounted return")
     axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     return _with_legend(figure, axes)
+
+
+def training_signals(scores: StudyScores, task: str, panels: Mapping[str, Mapping[str, Curve]]) -> Figure:
+    """Loss, value and the like while training: a panel each, with every line's mean over seeds."""
+    figure = Figure(layout="constrained")
+    FigureCanvasAgg(figure)
+    columns = min(2, len(panels))
+    grid = figure.subplots(-(-len(panels) // columns), columns, squeeze=False).ravel()
+    handles: dict[str, Any] = {}
+    for axes, (name, curves) in zip(grid, panels.items(), strict=False):
+        for line, (steps, values) in curves.items():
+            (handles[line],) = axes.plot(steps, values, **_marked(style_of(scores.lines, line), len(steps)))
+        _scale(axes, name, [values for _, values in curves.values()])
+        axes.set_title(name, fontsize=10)
+        axes.tick_params(labelsize=8)
+        axes.xaxis.set_major_formatter(lambda value, _: _short(value))
+    for axes in grid[len(panels) :]:
+        axes.remove()
+    for axes in grid[max(0, len(panels) - columns) : len(panels)]:
+        axes.set_xlabel("environment steps", fontsize=9)
+    figure.suptitle(f"{task}, while training", fontsize=11)
+    lines = [line for line in scores.lines if line in handles]
+    height = 1.0 + 1.75 * -(-len(panels) // columns)
+    return _legend_below(figure, [handles[line] for line in lines], [scores.names[line] for line in lines], height)
 
 
 def aggregates(scores: StudyScores, found: dict[str, dict[str, statistics.Interval]]) -> Figure:
     """Point and interval of each aggregate, a panel each, lines from top to bottom."""
-    figure, panels = _rows(list(found), len(statistics.AGGREGATES))
+    figure, panels = _rows([scores.names[line] for line in found], len(statistics.AGGREGATES))
     for axes, name in zip(panels, statistics.AGGREGATES, strict=True):
         for row, (line, intervals) in enumerate(found.items()):
             _whisker(axes, row, intervals[name], style_of(scores.lines, line)["color"])
@@ -85,11 +124,12 @@ def aggregates(scores: StudyScores, found: dict[str, dict[str, statistics.Interv
 
 
 def improvements(scores: StudyScores, found: dict[str, statistics.Interval], over: str) -> Figure:
-    figure, (axes,) = _rows(list(found), 1)
+    figure, (axes,) = _rows([scores.names[line] for line in found], 1)
     for row, (line, interval) in enumerate(found.items()):
         _whisker(axes, row, interval, style_of(scores.lines, line)["color"])
     axes.axvline(0.5, color=_INK, linewidth=0.8, linestyle=(0, (1, 3)))
-    axes.set(xlim=(-0.03, 1.03), xlabel=_wrapped(f"P(line > {over})", _TICK), title="Probability of improvement")
+    label = _wrapped(f"chance to beat {scores.names[over]}", 2 * _TICK)
+    axes.set(xlim=(-0.03, 1.03), xlabel=label, title="Probability of improvement")
     return figure
 
 
@@ -101,7 +141,7 @@ def profiles(scores: StudyScores, matrices: dict[str, Array], generator: np.rand
     for line, matrix in matrices.items():
         value, lower, upper = statistics.profile_band(matrix, thresholds, generator)
         style = style_of(scores.lines, line)
-        axes.plot(thresholds, value, label=line, **style)
+        axes.plot(thresholds, value, label=scores.names[line], **style)
         axes.fill_between(thresholds, lower, upper, color=style["color"], **_BAND)
     axes.set(
         title="Performance profile", xlabel="normalised score s", ylabel="share of runs with score > s", ylim=(0, 1.02)
@@ -130,7 +170,7 @@ def along_training(
         value, low, high = statistics.curve_band(cube, statistics.AGGREGATES[aggregate], generator)
         style = style_of(scores.lines, line)
         some = np.isfinite(value)
-        axes.plot(where[some], value[some], label=line, **_marked(style, int(some.sum())))
+        axes.plot(where[some], value[some], label=scores.names[line], **_marked(style, int(some.sum())))
         axes.fill_between(where[some], low[some], high[some], color=style["color"], **_BAND)
     axes.set(
         title=f"{aggregate[0].upper()}{aggregate[1:]} along training",
@@ -165,14 +205,31 @@ def _figure() -> tuple[Figure, Any]:
 
 
 def _with_legend(figure: Figure, axes: Any) -> Figure:
-    """Below the axes: two columns, or one for long labels."""
     handles, labels = axes.get_legend_handles_labels()
+    return _legend_below(figure, handles, labels, 2.9)
+
+
+def _legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], height: float) -> Figure:
+    """Two columns, or one for long labels; the figure is as much higher."""
     columns = 2 if max(map(len, labels)) <= _LEGEND // 2 else 1
     wrapped = [_wrapped(label, _LEGEND) for label in labels]
-    height = sum(1 + label.count("\n") for label in wrapped)
-    figure.set_size_inches(_WIDTH, 2.9 + 0.19 * math.ceil(height / columns))
+    rows = sum(1 + label.count("\n") for label in wrapped)
+    figure.set_size_inches(_WIDTH, height + 0.19 * math.ceil(rows / columns))
     figure.legend(handles, wrapped, loc="outside lower center", ncols=columns)
     return figure
+
+
+def _scale(axes: Any, name: str, curves: Sequence[Array]) -> None:
+    """Logarithmic for losses, and for values of which some have left all others behind."""
+    if name == "loss" and all((values > 0).all() for values in curves):
+        axes.set_yscale("log")
+        low, high = min(values.min() for values in curves), max(values.max() for values in curves)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    least, *_, most = sorted([1.0, *(float(np.abs(values).max()) for values in curves)])
+    if name == "value" and most > 1_000 * least and len(curves) > 1:
+        axes.set_yscale("symlog", linthresh=max(1.0, least))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.6g}")  # no powers of ten, which would need mathematics
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
 
 
 def _rows(lines: list[str], panels: int) -> tuple[Figure, Any]:
@@ -197,7 +254,7 @@ def _whisker(axes: Any, row: int, interval: statistics.Interval, colour: str) ->
 
 
 def _marked(style: dict[str, Any], points: int) -> dict[str, Any]:
-    return {**style, "marker": "o", "markersize": 4} if points < 3 else style
+    return {**style, "marker": style.get("marker", "o"), "markersize": 4, "markevery": 1} if points < 3 else style
 
 
 def _thinned(length: int) -> Array:

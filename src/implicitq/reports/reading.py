@@ -10,7 +10,8 @@ from typing import Any
 
 from implicitq import configs
 from implicitq.configs import Config
-from implicitq.runs.conditions import unused_packages
+from implicitq.reports.labels import BRANCH
+from implicitq.runs.conditions import OF_THE_PROCESS, unused_packages
 from implicitq.runs.finding import Broken, find_runs
 from implicitq.runs.layout import FoundRun, slug
 from implicitq.runs.settings import ForeignConfig, identity
@@ -22,7 +23,7 @@ from implicitq.types import InputError
 
 Random = Mapping[str, Mapping[str, Any]]  # task -> scores of the random policy
 
-_OF_THE_MACHINE = ("processor", "system", "threads", "python")  # these may differ between runs of one report
+_OF_THE_MACHINE = (*OF_THE_PROCESS, "system", "python")  # these may differ between runs of one report
 _OF_THE_SWEEP = {"algorithm", "env", "seed", "preset"}
 
 
@@ -32,8 +33,10 @@ class Section:
 
     name: str  # for files
     title: str
+    home: Path  # the folder with its plans and random-policy scores
     command: str | None
     lines: Mapping[str, Sequence[FoundRun]]
+    same: Mapping[str, Sequence[str]]  # line -> further lines that are the same runs, and are merged into it
     planned: int
     missing: tuple[str, ...]  # planned runs without a folder, or unfinished, with how far they are
     left_out: tuple[str, ...]
@@ -161,23 +164,26 @@ def _sections(root: Path, home: Path, runs: Sequence[FoundRun], random: Random) 
     where = "" if home == root else home.relative_to(root).as_posix()
     by_name = {Path(run.name).relative_to(where).as_posix(): run for run in runs}
     plans = read_plans(home)
-    sections = [_planned(plan, by_name, random) for plan in plans]
+    sections = [_planned(home, plan, by_name, random) for plan in plans]
     planned = {name for plan in plans for line in plan["lines"].values() for name in line}
     others = {name: run for name, run in by_name.items() if name not in planned}
-    sections.append(_others("Other runs" if plans else "All runs", others, plans, random))
+    sections.append(_others(home, "Other runs" if plans else "All runs", others, plans, random))
     if where:
         sections = [replace(s, name=f"{slug(where)}-{s.name}", title=f"{where}: {s.title}") for s in sections]
     return [section for section in sections if section.lines]
 
 
-def _planned(plan: Mapping[str, Any], by_name: Mapping[str, FoundRun], random: Random) -> Section:
+def _planned(home: Path, plan: Mapping[str, Any], by_name: Mapping[str, FoundRun], random: Random) -> Section:
     names = dict.fromkeys(name for line in plan["lines"].values() for name in line)
     lines = {label: [by_name[name] for name in line if name in by_name] for label, line in plan["lines"].items()}
+    merged, same = _merged({label: found for label, found in lines.items() if found})
     return Section(
         f"{plan['study']}-{plan['suite']}",
         f"Study {plan['study']} on suite {plan['suite']}",
+        home,
         plan["command"],
-        {label: found for label, found in lines.items() if found},
+        merged,
+        same,
         len(names),
         tuple(filter(None, (_missing(name, by_name.get(name)) for name in names))),
         tuple(plan["left_out"]),
@@ -185,13 +191,26 @@ def _planned(plan: Mapping[str, Any], by_name: Mapping[str, FoundRun], random: R
     )
 
 
-def _others(title: str, by_name: Mapping[str, FoundRun], plans: Sequence[Mapping], random: Random) -> Section:
+def _merged(
+    lines: Mapping[str, Sequence[FoundRun]],
+) -> tuple[dict[str, Sequence[FoundRun]], dict[str, list[str]]]:
+    """Each set of runs under the first of its labels, and the others: two lines that coincide look like one."""
+    by_runs: dict[tuple[str, ...], list[str]] = {}
+    for label, runs in lines.items():
+        by_runs.setdefault(tuple(run.name for run in runs), []).append(label)
+    groups = list(by_runs.values())
+    return {first: lines[first] for first, *_ in groups}, {first: rest for first, *rest in groups if rest}
+
+
+def _others(
+    home: Path, title: str, by_name: Mapping[str, FoundRun], plans: Sequence[Mapping], random: Random
+) -> Section:
     lines: dict[str, list[FoundRun]] = {}
     for name, run in by_name.items():
         label = run.label or label_of(run.config, common_settings(plans, name, run.config.env))
-        lines.setdefault(label, []).append(run)
+        lines.setdefault(label + BRANCH if run.branches else label, []).append(run)
     missing = tuple(filter(None, (_missing(name, run) for name, run in by_name.items())))
-    return Section("runs", title, None, dict(sorted(lines.items())), len(by_name), missing, (), random)
+    return Section("runs", title, home, None, dict(sorted(lines.items())), {}, len(by_name), missing, (), random)
 
 
 def _missing(folder: str, run: FoundRun | None) -> str:

@@ -17,8 +17,11 @@ from implicitq.configs import Config
 from implicitq.reports import figures, page, statistics, tables
 from implicitq.reports.reading import Gathered, Section, as_planned, distinct, gather
 from implicitq.reports.scores import StudyScores, TaskScores, score_study
+from implicitq.reports.signals import Signals
+from implicitq.reports.summary import HOW, summary
 from implicitq.reports.tables import DataTable
 from implicitq.runs.atomic_files import write_atomically
+from implicitq.runs.conditions import OF_THE_PROCESS
 from implicitq.runs.finding import REPORT
 from implicitq.runs.layout import slug
 from implicitq.runs.settings import identity, to_file
@@ -34,9 +37,13 @@ _AGGREGATES = {
 _SEED = 0  # of the bootstrap: the same folder gives the same page
 _INTERVAL = (
     f"Intervals and bands of normalised scores are 95% percentile bootstrap intervals: {statistics.RESAMPLES:,} "
-    "resamples (500 for bands) of the seeds within each task; a line with a single seed on some task has none. "
-    "Bands of returns are one standard deviation over seeds."
+    "resamples (500 for bands) of the seeds within each task; a line with a single seed on some task has none."
 )
+_BANDS = (
+    "Bands of returns are one standard deviation over seeds, where there are several. Loss, value, entropy and "
+    "temperature are those of metrics.csv."
+)
+_REMEDY = "Try a lower learning_rate, a smaller target_update, or normalize_observations."
 _SCORE = (
     "A normalised score is (x - random) / (SAC - random): x is the mean return of a run's last evaluation "
     "(deterministic policy), random that of uniform actions, SAC the mean over seeds of the best SAC configuration "
@@ -64,67 +71,88 @@ def write_report(root: Path, version_set: int | None = None, steps: int | None =
         raise InputError(f"steps must be a whole number of at least 1, got {steps}")
     found = gather(root, version_set)
     out = refuse_links(root, root / REPORT)
-    parts: list[str] = [*_about(found)]
+    scored = [(each, score_study(each.title, each.lines, each.random, steps, each.same)) for each in found.sections]
+    signals = Signals()
+    body: list[str] = []
     with mpl.rc_context(figures.STYLE):
-        for section in found.sections:
-            scores = score_study(section.title, section.lines, section.random, steps)
-            parts += _section(out, section, scores)
-    parts += _circumstances(found)
+        for section, scores in scored:
+            body += _section(out, section, scores, signals)
+    parts = [*_about(found, signals), page.heading("Summary", "summary"), page.paragraph(HOW, "soft")]
+    for section, scores in scored:
+        parts += summary(section, scores)
+    parts += [*body, *_circumstances(found)]
     finished = sum(run.finished for run in found.runs)
-    broken = page.count(len(found.broken), "broken folder")
-    facts = f"{page.count(len(found.runs), 'run')}, {finished} of them finished; {broken} left out."
-    title = f"implicitq report: {', '.join(section.title.lower() for section in found.sections)}"
+    broken = f"; {page.count(len(found.broken), 'broken folder')} left out" if found.broken else ""
+    facts = f"{page.count(len(found.runs), 'run')}, {finished} of them finished{broken}."
+    title = f"implicitq report: {root.resolve().name}"
     _write(out, "index.html", page.page(title, facts, parts).encode())
     missing = sum(len(section.missing) for section in found.sections)
     return Written(out / "index.html", len(found.runs), len(found.broken), missing)
 
 
-def _about(found: Gathered) -> Iterator[str]:
+def _about(found: Gathered, signals: Signals) -> Iterator[str]:
     entries = [(section.title, section.name) for section in found.sections]
-    yield page.contents([*entries, ("Circumstances", "circumstances")])
+    yield page.contents([("Summary", "summary"), *entries, ("Circumstances", "circumstances")])
     for note in found.notes:
         yield page.paragraph(note, "notice")
+    if signals.diverged:
+        items = sorted(signals.diverged.values())
+        title = f"{page.count(len(items), 'run')} diverged: values that rewards cannot explain. {_REMEDY}"
+        yield page.warning(title, items)
     if found.broken:
         items = [f"{each.name}: {each.reason}" for each in found.broken]
-        yield page.listing(
-            f"{page.count(len(items), 'broken or half-written folder')}, left out of everything below", items, True
-        )
+        title = f"{page.count(len(items), 'broken or half-written folder')}, left out of everything below"
+        yield page.warning(title, items)
+    if signals.notes:
+        title = f"{page.count(len(signals.notes), 'run')} without loss, value and entropy"
+        yield page.listing(title, list(signals.notes.values()))
 
 
-def _section(out: Path, section: Section, scores: StudyScores) -> Iterator[str]:
+def _section(out: Path, section: Section, scores: StudyScores, signals: Signals) -> Iterator[str]:
     yield page.heading(section.title, section.name)
     if section.command:
         yield page.commands("The command that makes this study", [section.command], opened=True)
-    done = section.planned - len(section.missing)
-    yield page.paragraph(f"{done} of {section.planned} planned runs are finished.")
     if section.missing:
-        yield page.listing(
-            f"{page.count(len(section.missing), 'run')} missing or unfinished; the command above goes on",
-            section.missing,
-        )
+        yield page.listing(f"{page.count(len(section.missing), 'run')} missing or unfinished", section.missing)
     if section.left_out:
         yield page.listing(f"{page.count(len(section.left_out), 'combination')} not possible", section.left_out)
     if scores.notes:
-        yield page.listing(f"{page.count(len(scores.notes), 'note')} on how evaluations were aligned", scores.notes)
+        yield page.listing(f"{page.count(len(scores.notes), 'note')} on what is compared with what", scores.notes)
     tasks, matrices = scores.comparable()
-    for task in scores.tasks:
-        if task.problem:
-            yield page.paragraph(f"{task.task} has returns but no normalised scores: {task.problem}.", "notice")
     if matrices:
         yield from _normalised(out, section, scores, tasks, matrices)
-    yield "<h3>Returns, task by task</h3>"
-    names = [f"{section.name}-{stem}" for stem in distinct(slug(task.task) for task in scores.tasks)]
-    named = list(zip(names, scores.tasks, strict=True))
-    yield page.figures([_curves(out, name, scores, task) for name, task in named])
+    yield "<h3>Task by task</h3>"
+    stems = distinct(slug(task.task) for task in scores.tasks)
+    drawn = [
+        figure
+        for stem, task in zip(stems, scores.tasks, strict=True)
+        for figure in _of_task(out, f"{section.name}-{stem}", section, scores, task, signals)
+    ]
+    yield page.figures(drawn)
+    yield page.paragraph(_BANDS, "soft")
     yield _table(out, section, tables.returns_table(scores))
-    timed = [(name, task) for name, task in named if any(cell.cost is not None for cell in task.cells.values())]
-    if timed:
-        yield "<h3>Returns for processor time</h3>"
-        yield page.figures([_curves(out, f"{name}-time", scores, task, against_time=True) for name, task in timed])
-        yield page.paragraph(_TIME, "soft")
     costs = tables.cost_table(scores)
     if costs is not None:
         yield _table(out, section, costs)
+        yield page.paragraph(_TIME, "soft")
+
+
+def _of_task(
+    out: Path, name: str, section: Section, scores: StudyScores, task: TaskScores, signals: Signals
+) -> Iterator[tuple[str, str, str]]:
+    """Returns against steps and against processor time, and what the runs tell of themselves while training."""
+    dotted = "" if task.random is None else " Dotted: the random policy."
+    caption = f"{task.task}: mean return over seeds.{dotted}"
+    yield _saved(out, name, figures.task_curves(scores, task), caption)
+    if any(cell.cost is not None for cell in task.cells.values()):
+        caption = f"{task.task}: the same for processor time.{dotted}"
+        yield _saved(out, f"{name}-time", figures.task_curves(scores, task, against_time=True), caption)
+    first = [lines[0] for lines in task.by_runs()]
+    runs = {line: [run for run in section.lines[line] if run.config.env == task.task] for line in first}
+    panels = signals.of_task(runs, int(task.grid[-1]))
+    if panels:
+        caption = f"{task.task}: {', '.join(panels)} while training, mean over seeds."
+        yield _saved(out, f"{name}-training", figures.training_signals(scores, task.task, panels), caption)
 
 
 def _normalised(
@@ -135,35 +163,41 @@ def _normalised(
     names = ", ".join(task.task for task in tasks)
     seeds = {line: _seed_range(matrix) for line, matrix in matrices.items()}
     yield f"<h3>Normalised scores over {page.count(len(tasks), 'task')}</h3>"
-    yield page.paragraph(f"Tasks: {names}. {_SCORE} {_INTERVAL}", "soft")
+    count = _seed_range(*matrices.values())
+    yield page.paragraph(f"Tasks: {names}; {count} seeds each. {_SCORE} {_INTERVAL}", "soft")
     absent = [line for line in scores.lines if line not in matrices]
     if absent:
-        yield page.paragraph(
-            f"Without a finished run on each of these tasks, and so not here: {', '.join(absent)}.", "notice"
-        )
+        names = ", ".join(scores.names[line] for line in absent)
+        yield page.paragraph(f"Without a finished run on each of these tasks, and so not here: {names}.", "missing")
     over = next((t.baseline_line for t in tasks if t.baseline_line in matrices), None)
     rivals = {
         line: statistics.improvement(matrix, matrices[over], generator)
         for line, matrix in matrices.items()
         if over is not None and line != over
     }
-    count = _seed_range(*matrices.values())
-    tail = f"{page.count(len(tasks), 'task')}, {count} seeds each; bars and bands: 95% bootstrap intervals over seeds."
     drawn = [
-        ("aggregates", figures.aggregates(scores, found), f"Aggregated normalised scores at the end. {tail}"),
-        ("profile", figures.profiles(scores, matrices, generator), f"How many runs reach which score. {tail}"),
+        ("aggregates", figures.aggregates(scores, found), "Aggregated normalised scores at the end."),
+        ("profile", figures.profiles(scores, matrices, generator), "How many runs reach which score."),
     ]
-    curves = {name: figures.along_training(scores, tasks, name, generator) for name in statistics.AGGREGATES}
+    told = [name for name in statistics.AGGREGATES if name != "median" or len(tasks) > 1]  # of one task, it is the mean
+    curves = {name: figures.along_training(scores, tasks, name, generator) for name in told}
     drawn[1:1] = [
-        (f"{name.lower()}-along-training", figure, f"{_AGGREGATES[name]}, along training. {tail}")
+        (f"{name.lower()}-along-training", figure, f"{_AGGREGATES[name]}, along training.")
         for name, figure in curves.items()
     ]
     if rivals and over is not None:
-        drawn.insert(1, ("improvement", figures.improvements(scores, rivals, over), f"0.5: as often as not. {tail}"))
+        drawn.insert(
+            1,
+            (
+                "improvement",
+                figures.improvements(scores, rivals, over),
+                "How often a run beats one of the best SAC; 0.5: as often as not.",
+            ),
+        )
     yield page.figures([_saved(out, f"{section.name}-{name}", figure, caption) for name, figure, caption in drawn])
-    yield _table(out, section, tables.aggregates_table(found, seeds))
+    yield _table(out, section, tables.aggregates_table(scores, found, seeds))
     if rivals and over is not None:
-        yield _table(out, section, tables.improvement_table(rivals, over))
+        yield _table(out, section, tables.improvement_table(scores, rivals, over))
 
 
 def _circumstances(found: Gathered) -> Iterator[str]:
@@ -172,7 +206,7 @@ def _circumstances(found: Gathered) -> Iterator[str]:
     if versions is None:
         yield page.paragraph("The versions these runs were made with are not recorded.", "notice")
     else:
-        kept = [(k, str(v)) for k, v in versions.items() if k not in ("processor", "threads")]
+        kept = [(k, str(v)) for k, v in versions.items() if k not in OF_THE_PROCESS]
         yield tables.html_table("Versions", ("package", "version"), kept)
         yield page.listing(f"Machines: {len(found.machines)}", found.machines)
     for algorithm, theirs in found.foreign_versions.items():
@@ -218,14 +252,6 @@ def _table(out: Path, section: Section, table: DataTable) -> str:
         _write(out, f"tables/{stem}.{ending}", text.encode())
     links = " ".join(page.link(f"tables/{stem}.{ending}", name) for name, ending, _ in forms)
     return f'{table.to_html()}<p class="soft">{links}</p>'
-
-
-def _curves(
-    out: Path, name: str, scores: StudyScores, task: TaskScores, against_time: bool = False
-) -> tuple[str, str, str]:
-    dotted = "" if task.random is None else " Dotted: the random policy."
-    caption = f"{task.task}: mean over seeds, band of one standard deviation over seeds.{dotted}"
-    return _saved(out, name, figures.task_curves(scores, task, against_time), caption)
 
 
 def _seed_range(*matrices: Array) -> str:

@@ -12,9 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from implicitq.configs import Config
+from implicitq.reports.labels import in_words
 from implicitq.runs.layout import FoundRun
 from implicitq.types import Array, InputError
 
+NO_SAC = "SAC, which scores are relative to, is for Box actions, and the task has others"
+UNMEASURED = "the random policy was not measured"
 _MOST_POINTS = 1_000_000  # of a grid
 _LEAST_APART = 1e-50  # SAC and the random policy, for a score to be a number
 
@@ -26,6 +30,7 @@ class Cell:
     seeds: tuple[int, ...]
     values: Array  # [S, G] mean returns; NaN where a run has no evaluation
     seconds: Array  # [S, G] processor time up to there; NaN where a run has no evaluation or no clock
+    runs: tuple[str, ...] = ()  # their names
 
     @property
     def final(self) -> Array:
@@ -37,6 +42,11 @@ class Cell:
     def standard_error(self) -> float:
         """Standard error of the mean over seeds at the end of the budget; NaN for fewer than two seeds."""
         return float(self.final.std(ddof=1) / np.sqrt(len(self.final))) if len(self.final) > 1 else np.nan
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over the seeds at the end; None for less than two of them."""
+        return float(self.final.std()) if len(self.final) > 1 else None
 
     @property
     def cost(self) -> float | None:
@@ -79,6 +89,13 @@ class TaskScores:
             raise InputError(f"{self.task} has no normalised scores: {self.problem}")
         return (values - self.random) / (self.baseline - self.random)
 
+    def by_runs(self) -> list[list[str]]:
+        """The lines, those that are the same runs on this task together."""
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for line, cell in self.cells.items():
+            groups.setdefault(cell.runs or (line,), []).append(line)
+        return list(groups.values())
+
     def standing(self, line: str) -> Standing | None:
         """How a line stands beside the best SAC; None without finished runs, clocks, or scores on this task."""
         cell = self.cells.get(line)
@@ -104,6 +121,8 @@ class StudyScores:
     lines: tuple[str, ...]
     tasks: tuple[TaskScores, ...]
     notes: tuple[str, ...]  # what was aligned, is missing or was cut
+    names: Mapping[str, str]  # what figures and tables call the lines
+    shared: tuple[str, ...] = ()  # settings of all lines, which their names leave out
 
     @property
     def scored(self) -> tuple[TaskScores, ...]:
@@ -134,15 +153,28 @@ def score_study(
     lines: Mapping[str, Sequence[FoundRun]],
     random: Mapping[str, Mapping[str, Any]],
     steps: int | None = None,
+    same: Mapping[str, Sequence[str]] | None = None,
 ) -> StudyScores:
-    """Gather, align and normalise; `steps` is the budget to compare at, by default that of the runs."""
+    """Gather, align and normalise; `steps` is the budget to compare at, by default that of the runs.
+
+    `same` has the further labels of lines that are the same runs.
+    """
+    called, shared = in_words(lines, same or {})
     names = dict.fromkeys(run.config.env for runs in lines.values() for run in runs)
     notes: list[str] = []
     tasks = []
     for task in names:
         by_line = {label: [run for run in runs if run.config.env == task] for label, runs in lines.items()}
         tasks.append(_score_task(task, {k: v for k, v in by_line.items() if v}, random.get(task), steps, notes))
-    return StudyScores(title, tuple(lines), tuple(tasks), tuple(dict.fromkeys(notes)))
+        notes += [
+            f"{task}: {' and '.join(called[each] for each in twins)} are the same runs" for twins in _twins(tasks[-1])
+        ]
+    return StudyScores(title, tuple(lines), tuple(tasks), tuple(dict.fromkeys(notes)), called, shared)
+
+
+def _twins(task: TaskScores) -> list[list[str]]:
+    """Lines whose runs are the same on this task, though not on all."""
+    return [lines for lines in task.by_runs() if len(lines) > 1]
 
 
 def _score_task(
@@ -159,16 +191,20 @@ def _score_task(
         ordered = sorted(group, key=lambda run: run.config.seed)
         aligned = [align(run, grid, notes) for run in ordered]
         values, seconds = (np.stack(each) for each in zip(*aligned, strict=True))
-        cells[label] = Cell(tuple(run.config.seed for run in ordered), values, seconds)
+        names = tuple(run.name for run in ordered)
+        cells[label] = Cell(tuple(run.config.seed for run in ordered), values, seconds, names)
     best = _best_sac(lines, cells)
     baseline = None if best is None else float(cells[best].final.mean())
     zero = None if random is None else float(random["mean"])
     problem = None
     if random is None:
-        problem = "the random policy was not measured; run: implicitq random-scores DIR --suite SUITE"
+        problem = UNMEASURED
+    elif baseline is None and not all(
+        "Box" in run.config.accepted_actions for run in runs if isinstance(run.config, Config)
+    ):
+        problem = NO_SAC
     elif baseline is None:
-        sac = f"implicitq train sac --env {task} --steps {grid[-1]}"
-        problem = f"no finished SAC run to normalise by; run: {sac} (SAC is for Box actions)"
+        problem = f"no finished SAC run to normalise by; run: implicitq train sac --env {task} --steps {grid[-1]}"
     elif not baseline - float(random["mean"]) > _LEAST_APART:
         problem = (
             f"SAC ({baseline:,.1f}) is not above the random policy ({random['mean']:,.1f}): a score has no meaning"

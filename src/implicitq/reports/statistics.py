@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy import special
 
 from implicitq.types import Array
 
@@ -74,6 +75,22 @@ def bounds(values: Array, *scores: Array) -> Array:
     found = np.percentile(values, [tail, 100 - tail], axis=0)
     known = all((np.isfinite(each).sum(axis=0) > 1).all() for each in scores)
     return found if known else np.full_like(found, np.nan)
+
+
+def difference(x: Array, y: Array) -> Interval:
+    """Mean of x less that of y, with Welch's interval, which takes few seeds and unequal spreads into account.
+
+    NaN bounds where one of them has a single seed.
+    """
+    apart = float(x.mean() - y.mean())
+    if min(len(x), len(y)) < 2:
+        return Interval(apart, np.nan, np.nan)
+    parts = np.array([each.var(ddof=1) / len(each) for each in (x, y)])
+    if parts.sum() == 0:
+        return Interval(apart, apart, apart)
+    freedom = parts.sum() ** 2 / (parts**2 / [len(x) - 1, len(y) - 1]).sum()
+    half = float(special.stdtrit(freedom, (1 + CONFIDENCE) / 2) * np.sqrt(parts.sum()))
+    return Interval(apart, apart - half, apart + half)
 
 
 def probability_of_improvement(x: Array, y: Array) -> Array:

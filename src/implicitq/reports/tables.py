@@ -73,8 +73,8 @@ class DataTable:
         return html_table(self.caption, self.shown_header, self.shown)
 
 
-def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in a box that scrolls by itself on narrow screens."""
+def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "numbers") -> str:
+    """A table in a box that scrolls by itself on narrow screens; of numbers, which stand to the right, or of words."""
     head = "".join(f"<th scope=col>{html.escape(cell)}</th>" for cell in header)
     body = "".join(
         "<tr>"
@@ -83,7 +83,7 @@ def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]
         for row in rows
     )
     box = f'<div class="table" role="region" tabindex="0" aria-label="{html.escape(caption)}">'
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    table = f"<table class={kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<p class="caption">{html.escape(caption)}</p>{box}{table}</div>'
 
 
@@ -95,21 +95,23 @@ def returns_table(scores: StudyScores) -> DataTable:
     """Mean and standard deviation over seeds at the end, per line and task."""
     rows, shown = [], []
     for line in scores.lines:
-        texts = [line]
+        texts = [scores.names[line]]
         for task in scores.tasks:
             cell = task.cells.get(line)
             final = np.zeros(0) if cell is None else cell.final
             planned = 0 if cell is None else len(cell.seeds)
-            mean, std = (float(final.mean()), float(final.std())) if len(final) else (None, None)
+            mean, std = (float(final.mean()), cell.spread) if cell is not None and len(final) else (None, None)
             score = None if mean is None or task.problem else float(task.normalised(np.array(mean)))
             rows.append((line, task.task, int(task.grid[-1]), len(final), planned, mean, std, score))
-            texts.append("" if mean is None else f"{mean:,.1f} ± {std:,.1f} ({len(final)})")
+            spread = "" if std is None else f" ± {std:,.1f}"
+            texts.append("" if mean is None else f"{mean:,.1f}{spread} ({len(final)})")
         shown.append(tuple(texts))
-    reference = ["" if task.random is None else f"{task.random:,.1f}" for task in scores.tasks]
+    reference = ["not measured" if task.random is None else f"{task.random:,.1f}" for task in scores.tasks]
     shown.append(("random policy", *reference))
     return DataTable(
         "returns",
-        "Undiscounted return at the end of training: mean ± standard deviation over seeds (number of finished seeds)",
+        "Undiscounted return at the end of training: mean ± standard deviation over seeds (number of finished seeds); "
+        "a single seed has no spread",
         ("line", "task", "steps", "finished_seeds", "seeds", "mean_return", "std_over_seeds", "normalised_mean"),
         tuple(rows),
         ("line", *(f"{task.task}, {int(task.grid[-1]):,} steps" for task in scores.tasks)),
@@ -124,14 +126,14 @@ def cost_table(scores: StudyScores) -> DataTable | None:
     if not known:
         return None
     rows: list[tuple[Value, ...]] = [(*key, *standing) for key, standing in known.items()]
-    shown = [(*key, *_shown_standing(standing)) for key, standing in known.items()]
+    shown = [(task, scores.names[line], *_shown_standing(standing)) for (task, line), standing in known.items()]
     tasks = len(scores.scored)
     for line in scores.lines:
         pairs = [(each.score, each.score_at_equal_time) for (_, name), each in known.items() if name == line]
         if len(pairs) == tasks > 1:
             means = [_mean(column) for column in zip(*pairs, strict=True)]
             rows.append((f"mean of {tasks} tasks", line, *[None] * 5, *means))
-            shown.append((f"mean of {tasks} tasks", line, *[""] * 4, *map(_percent, means)))
+            shown.append((f"mean of {tasks} tasks", scores.names[line], *[""] * 4, *map(_percent, means)))
     return DataTable(
         "cost",
         "Return at the end (mean ± standard error over seeds), processor time of a run, distance to the best SAC in "
@@ -159,14 +161,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
-def aggregates_table(found: dict[str, dict[str, Interval]], seeds: dict[str, str]) -> DataTable:
+def aggregates_table(scores: StudyScores, found: dict[str, dict[str, Interval]], seeds: dict[str, str]) -> DataTable:
     rows = [
         (line, name, *_values(interval), seeds[line])
         for line, intervals in found.items()
         for name, interval in intervals.items()
     ]
     shown = [
-        (line, *(_shown_interval(interval, 3) for interval in intervals.values()), seeds[line])
+        (scores.names[line], *(_shown_interval(interval, 3) for interval in intervals.values()), seeds[line])
         for line, intervals in found.items()
     ]
     return DataTable(
@@ -179,15 +181,16 @@ def aggregates_table(found: dict[str, dict[str, Interval]], seeds: dict[str, str
     )
 
 
-def improvement_table(found: dict[str, Interval], over: str) -> DataTable:
-    caption = f"Probability that a run beats one of {over} on the same task, with 95% bootstrap intervals over seeds"
+def improvement_table(scores: StudyScores, found: dict[str, Interval], over: str) -> DataTable:
+    rival = scores.names[over]
+    caption = f"Probability that a run beats one of {rival} on the same task, with 95% bootstrap intervals over seeds"
     return DataTable(
         "improvement",
         caption,
         ("line", "over", "probability", "low", "high"),
         tuple((line, over, *_values(interval)) for line, interval in found.items()),
-        ("line", f"P(line > {over})"),
-        tuple((line, _shown_interval(interval, 2)) for line, interval in found.items()),
+        ("line", f"chance to beat {rival}"),
+        tuple((scores.names[line], _shown_interval(interval, 2)) for line, interval in found.items()),
     )
 
 

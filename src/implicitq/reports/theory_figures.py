@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from implicitq.theory.complexity import PREDICTED_ACCURACY_SLOPE, PREDICTED_HORIZON_SLOPE, Complexity
+from implicitq.theory.solve import optimum
 from implicitq.theory.study import Study
 
 # Okabe and Ito's palette: distinguishable without colour vision
 BLUE, ORANGE, GREEN, RED, PURPLE, GREY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#666666"
 FLOOR = 1e-17  # zero differences are drawn here on logarithmic axes
+_LABELLED = 8  # actions with a number of their own
 GAP_FLOOR = 1e-6  # and so are policies that are exactly optimal
 
 
@@ -38,6 +40,74 @@ def save(figure: Any, folder: Path, name: str) -> Path:
         figure.savefig(path, dpi=110, metadata={"Software": None})
         figure.savefig(path.with_suffix(".svg"), metadata={"Date": None, "Creator": None})
     return path
+
+
+def draw_parametrization(result: Study) -> Any:
+    """Fig. 1 of the paper: from a policy and a value to an implicit Q-value, with the exact numbers of one state."""
+    temperature = (1.0 - result.plan.alpha) * result.plan.temperature or result.plan.temperature
+    best = optimum(result.mdp, temperature)
+    state = _telling_state(best.policy)
+    value, policy, q = float(best.value[state]), best.policy[state], best.q[state]
+    figure, (left, middle, right) = _canvas(3)
+    figure.set_size_inches(12.4, 4.2)
+    _draw_networks(left)
+    actions = np.arange(len(policy))
+    middle.axhline(value, color=ORANGE, linewidth=2)
+    middle.text(-0.55, value, f"V = {value:.3f}", va="bottom", ha="left", color=RED, fontsize=9)
+    middle.vlines(actions, q, value, color=BLUE, linewidth=5, alpha=0.45)
+    middle.plot(actions, q, "o", color=GREEN, markersize=7)
+    for action in actions[:_LABELLED]:
+        drop = temperature * np.log(policy[action])
+        middle.annotate(
+            f"{drop:+.3f}", (action, q[action]), xytext=(8, -4), textcoords="offset points", fontsize=8, color=BLUE
+        )
+    middle.set(xlabel="action a", ylabel="unit of returns", xticks=actions, xlim=(-0.6, len(policy) - 0.2))
+    middle.margins(y=0.12)
+    middle.set_title("Q (dots) = V (line) + temperature ln pi (bars)", fontsize=11)
+    right.bar(actions, policy, color=BLUE, alpha=0.45, width=0.5, label="policy pi(a|s)")
+    back = np.exp((q - q.max()) / temperature)
+    right.plot(actions, back / back.sum(), "o", color=GREEN, markersize=7, label="softmax of Q / temperature")
+    right.set(xlabel="action a", xticks=actions, ylim=(0, 1.05 * max(1.0, float(policy.max()))))
+    right.set_title("and back again, exactly", fontsize=11)
+    right.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
+    figure.suptitle(
+        f"An implicit Q-value: state {state} of {result.name} at its optimum, regularised at temperature "
+        f"{temperature:.3g}",
+        fontsize=12,
+    )
+    return figure
+
+
+def _telling_state(policy: np.ndarray) -> int:
+    """The state [S] whose policy [S, A] is nearest to half-way between certain and uniform."""
+    entropy = -(policy * np.log(np.maximum(policy, 1e-300))).sum(axis=1)
+    return int(np.abs(entropy - 0.5 * np.log(policy.shape[1])).argmin())
+
+
+def _draw_networks(axis: Any) -> None:
+    """The state goes into both networks; their outputs, one of them scaled, add up to Q."""
+    axis.set(xlim=(0, 10), ylim=(0, 10))
+    axis.axis("off")
+    boxes = {
+        "state s": (1.2, 5.0, "#eeeeee"),
+        "policy network\nln pi(a|s)": (5.0, 7.6, "#cfe3f0"),
+        "value network\nV(s)": (5.0, 2.4, "#fbe6c4"),
+        "Q(s, a)": (8.8, 5.0, "#cdeadf"),
+    }
+    for text, (x, y, colour) in boxes.items():
+        look = {"boxstyle": "round,pad=0.5", "facecolor": colour, "edgecolor": GREY}
+        axis.text(x, y, text, ha="center", va="center", fontsize=10, bbox=look, zorder=3)
+    arrow = {"arrowstyle": "-|>", "color": GREY, "linewidth": 1.4}
+    for start, end in (
+        ((2.0, 5.5), (3.4, 7.1)),
+        ((2.0, 4.5), (3.4, 2.9)),
+        ((6.6, 7.1), (8.1, 5.7)),
+        ((6.6, 2.9), (8.1, 4.3)),
+    ):
+        axis.annotate("", end, start, arrowprops=arrow)
+    axis.text(7.8, 6.9, "times\ntemperature", fontsize=9, ha="left", va="center", color=GREY)
+    axis.text(7.8, 3.1, "plus", fontsize=9, ha="left", va="center", color=GREY)
+    axis.set_title("Two networks, and no third for Q", fontsize=11)
 
 
 def draw_equivalence(result: Study) -> Any:
@@ -99,10 +169,8 @@ def draw_bounds(result: Study) -> Any:
         which = "KL alone: norm of the average error" if alpha == 1 else "norms of moving averages of errors"
         axis.set_title(f"alpha = {alpha:g} ({which})", fontsize=11)
         axis.legend(fontsize=8, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.14))
-    seeds = next(iter(result.bounds.values())).gap.shape[-1]
     figure.suptitle(
-        f"Theorem 2 on {result.name}: temperature {result.plan.temperature:g}, noise {result.plan.noise:g}, "
-        f"mean of {seeds} seeds",
+        f"Theorem 2 on {result.name}: temperature {result.plan.temperature:g}, noise {result.plan.noise:g}",
         fontsize=12,
     )
     return figure
@@ -134,7 +202,7 @@ def draw_averaging(result: Study) -> Any:
         )
     axis.set(xlabel="iteration k", ylabel=r"gap $\|Q_* - Q_{\pi}\|_\infty$ (unit of returns)")
     axis.set_title(
-        f"Zero-mean noise {result.plan.noise:g} on {result.name}, {result.plan.seeds} seeds\n"
+        f"Zero-mean noise {result.plan.noise:g} on {result.name}\n"
         f"gap in the MDP each scheme optimises, at least {GAP_FLOOR:g}; band: 2 standard errors",
         fontsize=11,
     )

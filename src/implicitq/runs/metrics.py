@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,22 +19,26 @@ def read_metrics(folder: Path) -> dict[str, Array]:
     try:
         header, *rows = read_bytes(folder / METRICS).split(b"\n")[:-1] or [b""]
         names = header.decode().split(",")
-        cells = [[float(cell) for cell in row.split(b",")] for row in rows]
+        cells = np.loadtxt(rows, delimiter=",", comments=None, ndmin=2) if rows else np.zeros((0, len(names)))
     except FileNotFoundError:
         raise InputError(f"it has no {METRICS}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{METRICS} cannot be read: {error}") from None
-    if names[0] != "step" or len(set(names)) < len(names) or any(len(row) != len(names) for row in cells):
+    if names[0] != "step" or len(set(names)) < len(names) or cells.shape[1] != len(names):
         raise InputError(f"{METRICS} is not a table that begins with step")
-    return dict(zip(names, np.array(cells).reshape(-1, len(names)).T, strict=True))
+    return dict(zip(names, cells.T, strict=True))
 
 
 def first_implausible(folder: Path) -> str | None:
-    """Where the values first left what rewards can explain, in words; None if they never did, or it is not known."""
+    """Where the values of a run first left what rewards can explain, in words; None if they did not, or who knows."""
     try:
-        table = read_metrics(folder)
+        return implausible_in(read_metrics(folder))
     except InputError:
         return None
+
+
+def implausible_in(table: Mapping[str, Array]) -> str | None:
+    """The same of the columns of metrics.csv."""
     if "value" not in table or hindsight.PLAUSIBLE not in table:
         return None
     rows = np.flatnonzero(hindsight.is_implausible(table["value"], table[hindsight.PLAUSIBLE]))

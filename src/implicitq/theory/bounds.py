@@ -131,24 +131,44 @@ def _averaged(mdp: FiniteMDP, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
 
 def _discounted(mdp: FiniteMDP, trace: Trace) -> tuple[np.ndarray, np.ndarray]:
     """alpha < 1: 2/(1-gamma) sum_j gamma^{k-j} |E_j| with E_j = (1-alpha) sum_i alpha^{j-i} eps_i, plus
-
-    2 gamma/(1-gamma) (gamma^k |Q_*^t| + sum_j gamma^{k-j} (alpha^j r_max + gamma alpha^{j-1} t ln A)), t =
-    (1-alpha) temperature.
+    2 gamma/(1-gamma) times the start-up.
     """
     errors, _ = _error_norms(trace)
     alpha, gamma = trace.alpha, mdp.discount
-    entropy = (1.0 - alpha) * trace.temperature
     averaged, main = np.zeros_like(errors[0]), np.zeros(trace.values.shape[1:-1])
-    rest = float(np.abs(optimum(mdp, entropy).q).max())
-    mains, rests = [], []
-    for j, error in enumerate(errors, start=1):
+    mains = []
+    for error in errors:
         averaged = alpha * averaged + (1.0 - alpha) * error
         main = gamma * main + np.abs(averaged).max(axis=(-2, -1))
-        rest = gamma * rest + alpha**j * mdp.reward_bound + gamma * alpha ** (j - 1) * entropy * np.log(mdp.actions)
         mains.append(main)
-        rests.append(rest)
     shape = (-1, *(1,) * (trace.values.ndim - 2))
-    return 2.0 / (1.0 - gamma) * np.stack(mains), 2.0 * gamma / (1.0 - gamma) * np.reshape(rests, shape)
+    rest = _start_up(mdp, alpha, trace.temperature, len(errors))[1:]
+    return 2.0 / (1.0 - gamma) * np.stack(mains), 2.0 * gamma / (1.0 - gamma) * np.reshape(rest, shape)
+
+
+def _start_up(mdp: FiniteMDP, alpha: float, temperature: float, iterations: int) -> np.ndarray:
+    """How far h_k can be from Q_* without errors, alpha < 1: [K + 1], k = 0 first. With t = (1-alpha) temperature,
+
+    gamma^k |Q_*^t| + sum_j gamma^{k-j} (alpha^j r_max + gamma alpha^{j-1} t ln A).
+    """
+    gamma, entropy = mdp.discount, (1.0 - alpha) * temperature
+    found = [float(np.abs(optimum(mdp, entropy).q).max())]
+    for j in range(1, iterations + 1):
+        fading = alpha**j * mdp.reward_bound + gamma * alpha ** (j - 1) * entropy * np.log(mdp.actions)
+        found.append(gamma * found[-1] + fading)
+    return np.array(found)
+
+
+def value_bound(mdp: FiniteMDP, *, alpha: float, temperature: float, iterations: int) -> np.ndarray:
+    """How far V_k of IQ-DP without errors can be from the regularised optimum, for alpha < 1: [K], k = 1 first.
+
+    With W_k as in docs/theory.md, V_k = (W_k - alpha W_{k-1}) / (1 - alpha), and
+    |W_k - V_*| <= |h_k - Q_*| + alpha^k t ln A.
+    """
+    entropy = (1.0 - alpha) * temperature
+    k = np.arange(iterations + 1)
+    apart = _start_up(mdp, alpha, temperature, iterations) + float(alpha) ** k * entropy * np.log(mdp.actions)
+    return (apart[1:] + alpha * apart[:-1]) / (1.0 - alpha)
 
 
 def _need_all(trace: Trace) -> None:

@@ -15,8 +15,8 @@ import numpy as np
 from implicitq.theory.bounds import policy_gap
 from implicitq.theory.errors import SampledTransitions
 from implicitq.theory.mdp import FiniteMDP, check_count
+from implicitq.theory.rows import Row, measured
 from implicitq.theory.schemes import iq_dp, q_learning, speedy_q_learning
-from implicitq.theory.study import Row
 from implicitq.theory.trace import Trace
 
 PREDICTED_ACCURACY_SLOPE = 2.0  # samples ~ (1 / epsilon)^2
@@ -28,6 +28,9 @@ SCHEMES: dict[str, Callable[..., Trace]] = {
     "Q-learning, rate k^-0.51": lambda mdp, **settings: q_learning(mdp, exponent=0.51, **settings),
     "Q-learning, rate 1/k": lambda mdp, **settings: q_learning(mdp, exponent=1.0, **settings),
 }
+
+BOUNDED = ("IQ-DP, alpha = 1", "Speedy Q-learning")  # those that the upper bound is about
+_LEAST_POINTS = 3  # of a slope
 
 
 def ladder(discount: float, losses: Sequence[float] | np.ndarray) -> FiniteMDP:
@@ -81,9 +84,9 @@ def gap_curve(mdp: FiniteMDP, scheme: Callable[..., Trace], *, iterations: int, 
 
 
 def fitted_slope(x: np.ndarray, y: np.ndarray) -> float:
-    """Slope of the least-squares line through the finite (ln x, ln y); NaN with fewer than three."""
+    """Slope of the least-squares line through the finite (ln x, ln y); NaN with too few of them."""
     good = np.isfinite(y) & (y > 0)
-    return float(np.polyfit(np.log(x[good]), np.log(y[good]), 1)[0]) if good.sum() >= 3 else float("nan")
+    return float(np.polyfit(np.log(x[good]), np.log(y[good]), 1)[0]) if good.sum() >= _LEAST_POINTS else float("nan")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +99,7 @@ class Complexity:
     horizons: np.ndarray  # [H] 1 / (1 - gamma)
     epsilon: float  # of the horizon sweep
     by_horizon: dict[str, np.ndarray]  # [H] each
+    seeds: int = 0  # of every run
 
     def slopes(self) -> dict[str, tuple[float, float]]:
         """(slope against 1 / epsilon, slope against 1 / (1 - gamma)) of each scheme."""
@@ -108,15 +112,34 @@ class Complexity:
         }
 
     def table(self) -> list[Row]:
-        """The fitted slopes beside those of the upper bounds."""
+        """The fitted slopes, beside those of the upper bound where there is one."""
         rows = []
         for name, (accuracy, horizon) in self.slopes().items():
-            for variable, slope, predicted in (
-                ("1/epsilon", accuracy, PREDICTED_ACCURACY_SLOPE),
-                ("1/(1-discount)", horizon, PREDICTED_HORIZON_SLOPE),
+            for variable, slope, predicted, counts in (
+                ("1/epsilon", accuracy, PREDICTED_ACCURACY_SLOPE, self.by_epsilon[name]),
+                ("1/(1-discount)", horizon, PREDICTED_HORIZON_SLOPE, self.by_horizon[name]),
             ):
-                rows.append(Row("ladder", "Samples", f"slope in {variable}, {name}", slope, predicted, "upper bound's"))
+                bound = predicted if name in BOUNDED else None
+                sentence = _slope_sentence(slope, bound, counts)
+                rows.append(measured("ladder", "Samples", f"slope in {variable}, {name}", slope, sentence, bound))
         return rows
+
+
+def _slope_sentence(slope: float, bound: float | None, counts: np.ndarray) -> str:
+    reached = int(np.isfinite(counts).sum())
+    if np.isnan(slope):
+        return (
+            f"A dash: only {reached} of {len(counts)} goals were reached within the budget of iterations, and a slope "
+            f"takes {_LEAST_POINTS}."
+        )
+    if bound is None:
+        return f"Fitted to {reached} of {len(counts)} goals; the paper's bound is not about this scheme."
+    if slope <= bound:
+        return f"Fitted to {reached} of {len(counts)} goals; the need for samples grows no faster than the bound does."
+    return (
+        f"Fitted to {reached} of {len(counts)} goals. Steeper than the bound, and no violation of it: a bound limits "
+        "how many samples are needed, not how fast that number grows while it is still far below."
+    )
 
 
 @dataclass(frozen=True)
@@ -161,7 +184,13 @@ def sample_complexity(
             samples.append(curve.first_within(plan.epsilon))
         by_horizon[name] = np.array(samples)
     return Complexity(
-        np.array(plan.epsilons), plan.discount, by_epsilon, np.array(plan.horizons), plan.epsilon, by_horizon
+        np.array(plan.epsilons),
+        plan.discount,
+        by_epsilon,
+        np.array(plan.horizons),
+        plan.epsilon,
+        by_horizon,
+        plan.seeds,
     )
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 
-from implicitq.theory.bounds import Equivalence, ErrorBound, policy_gap, theorem_1, theorem_2
+from implicitq.theory.bounds import Equivalence, ErrorBound, policy_gap, theorem_1, theorem_2, value_bound
 from implicitq.theory.errors import GaussianNoise
 from implicitq.theory.mdp import FiniteMDP, check_alpha, check_count, check_number, check_temperature
+from implicitq.theory.rows import Row, checked, measured
 from implicitq.theory.schemes import advantage_learning, iq_dp, value_iteration
 from implicitq.theory.solve import optimum
 
 LIMIT_TEMPERATURES = tuple(10.0**-exponent for exponent in range(7))
-BOUND_SEEDS = 3  # every policy of the record is evaluated by a linear solve, so a few seeds must do
 
 
 @dataclass(frozen=True)
@@ -35,20 +34,14 @@ class StudyPlan:
         check_number("noise", self.noise, "a finite number >= 0", lambda x: x >= 0)
         check_count("seeds", self.seeds, least=1)
 
+    @property
+    def bound_seeds(self) -> int:
+        """Every policy of the record is evaluated by a linear solve for Theorem 2, so a few seeds must do."""
+        return min(self.seeds, 3)
+
     def quick(self) -> StudyPlan:
         """A small version that takes a few seconds."""
         return replace(self, iterations=min(self.iterations, 60), seeds=min(self.seeds, 4))
-
-
-class Row(NamedTuple):
-    """One line of the table: a quantity, its value, and what to hold it against."""
-
-    mdp: str
-    part: str
-    quantity: str
-    value: float
-    reference: float | None
-    meaning: str  # of the reference
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +100,7 @@ def study(name: str, mdp: FiniteMDP, plan: StudyPlan, *, report: Callable[[str],
                 temperature=plan.temperature,
                 iterations=plan.iterations,
                 errors=noise,
-                seeds=min(plan.seeds, BOUND_SEEDS),
+                seeds=plan.bound_seeds,
             ),
         )
         for alpha in sorted({plan.alpha, 1.0})
@@ -162,40 +155,94 @@ def limits_of(mdp: FiniteMDP, plan: StudyPlan) -> Limits:
 
 def table(result: Study) -> list[Row]:
     """The numbers of a study worth a line."""
-    name, sides, limits, averaging = result.name, result.equivalence, result.limits, result.averaging
+    return [*_equivalence_rows(result), *_bound_rows(result), *_noise_rows(result), *_limit_rows(result)]
+
+
+def _equivalence_rows(result: Study) -> list[Row]:
+    sides = result.equivalence
     allowance = float(sides.allowance.max())
-    rows = [
-        Row(name, "Theorem 1", "policy difference", float(sides.policy_difference.max()), allowance, "allowed"),
-        Row(name, "Theorem 1", "value difference", float(sides.value_difference.max()), allowance, "allowed"),
-        Row(name, "Theorem 1", "Q difference (A.4)", float(sides.q_difference.max()), allowance, "allowed"),
+    return [
+        checked(
+            result.name,
+            "Theorem 1",
+            f"largest difference of {what}",
+            float(difference.max()),
+            allowance,
+            f"IQ-DP and mirror descent, computed in different ways under the same noise, have the same {what} at all "
+            f"{result.plan.iterations} iterations, up to rounding.",
+        )
+        for what, difference in (
+            ("policies", sides.policy_difference),
+            ("values", sides.value_difference),
+            ("Q-values", sides.q_difference),
+        )
     ]
+
+
+def _bound_rows(result: Study) -> list[Row]:
+    rows = []
     for alpha, bound in result.bounds.items():
         worst = float((bound.gap / bound.bound).max())
-        rows.append(Row(name, "Theorem 2", f"gap / bound, alpha = {alpha:g}", worst, 1.0, "at most"))
-    for scheme, gap in averaging.gaps.items():
-        rows.append(Row(name, "Noise", f"final gap, {scheme}", float(gap[-1].mean()), None, ""))
-    crossover = averaging.crossover("IQ-DP, alpha = 1", "value iteration")
-    rows.append(
-        Row(
-            name,
-            "Noise",
-            "alpha = 1 ahead from iteration",
-            float("nan") if crossover is None else crossover,
-            None,
-            "",
+        sentence = (
+            f"Where it came closest, the policy lost {100 * worst:.2g} % of what the theorem allows: the bound covers "
+            "the worst MDP and the worst errors of this size."
         )
-    )
-    last = f"at temperature {limits.temperatures[-1]:g}"
-    rows += [
-        Row(name, "Limits", f"to value iteration {last}", float(limits.to_value_iteration[-1]), 0.0, "limit"),
-        Row(
+        rows.append(checked(result.name, "Theorem 2", f"largest gap / bound, alpha = {alpha:g}", worst, 1.0, sentence))
+    return rows
+
+
+def _noise_rows(result: Study) -> list[Row]:
+    name, averaging = result.name, result.averaging
+    last = int(averaging.iterations[-1])
+    rows = []
+    for scheme, gap in averaging.gaps.items():
+        floor = "averages it out" if scheme.endswith("alpha = 1") else "is left with an error that does not fade"
+        sentence = f"What its policy still loses after {last} iterations of noise; in theory it {floor}."
+        rows.append(measured(name, "Noise", f"final gap, {scheme}", float(gap[-1].mean()), sentence))
+    crossover = averaging.crossover("IQ-DP, alpha = 1", "value iteration")
+    if crossover is None:
+        value = float("nan")
+        sentence = f"A dash: up to iteration {last}, alpha = 1 was not ahead of value iteration for good."
+    else:
+        value = float(crossover)
+        sentence = "From there on, averaging all errors (alpha = 1) is never behind value iteration."
+    return [*rows, measured(name, "Noise", "alpha = 1 ahead from iteration", value, sentence)]
+
+
+def _limit_rows(result: Study) -> list[Row]:
+    name, limits, plan, mdp = result.name, result.limits, result.plan, result.mdp
+    first, last = limits.temperatures[0], limits.temperatures[-1]
+    rounding = 1e-12 * max(1.0, mdp.reward_bound / (1.0 - mdp.discount))
+    soft = last * float(np.log(mdp.actions)) / (1.0 - mdp.discount)
+    rows = [
+        checked(
             name,
             "Limits",
-            f"to advantage learning {last}",
-            float(limits.to_advantage_learning[-1]),
-            0.0,
-            "limit",
+            f"to value iteration, temperature {last:g}",
+            float(limits.to_value_iteration[-1]),
+            soft + rounding,
+            "With alpha = 0 and next to no temperature, IQ-DP is value iteration; at most temperature ln(actions) / "
+            "(1 - discount) lies between them.",
         ),
-        Row(name, "Limits", "to the regularised optimum", float(limits.fixed_point[-1]), 0.0, "limit"),
+        checked(
+            name,
+            "Limits",
+            f"to advantage learning, temperature {last:g}",
+            float(limits.to_advantage_learning[-1]),
+            float(limits.to_advantage_learning[0]) / 1_000 + rounding,
+            f"With alpha = {plan.alpha:g} it is advantage learning. The distance vanishes with the temperature: asked "
+            f"for is a thousandth of that at temperature {first:g}.",
+        ),
     ]
-    return rows
+    quantity, distance = f"to the optimum, iteration {plan.iterations}", float(limits.fixed_point[-1])
+    if plan.alpha == 1:
+        sentence = (
+            "With alpha = 1 the values themselves need not converge, only the policies; no bound is held against it."
+        )
+        return [*rows, measured(name, "Limits", quantity, distance, sentence)]
+    bound = value_bound(mdp, alpha=plan.alpha, temperature=plan.temperature, iterations=plan.iterations)[-1]
+    sentence = (
+        f"Without noise, values converge to the optimum regularised at {(1 - plan.alpha) * plan.temperature:.3g}; the "
+        "bound shrinks geometrically, as fast as the discount and alpha let it."
+    )
+    return [*rows, checked(name, "Limits", quantity, distance, float(bound) + rounding, sentence)]
