@@ -23,7 +23,7 @@ from implicitq.sweeps import sweep
 from implicitq.sweeps.collecting import collect
 from implicitq.sweeps.studies import Study, Variant, expand
 from implicitq.sweeps.suites import Suite
-from made_runs import write_run
+from sweep_fixtures import write_run
 
 METRICS = "step,loss,value,entropy_per_dimension,plausible_value\n"
 
