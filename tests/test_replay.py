@@ -152,7 +152,7 @@ def test_rings_of_different_lengths_are_sampled_uniformly_before_they_are_full()
 
 
 @pytest.mark.parametrize(("parts", "num_envs"), [(2, 1), (3, 2)])
-def test_half_of_the_transitions_belong_to_one_part_of_the_batches_for_good(parts, num_envs):
+def test_every_transition_belongs_to_one_part_of_the_batches_for_good(parts, num_envs):
     """While the rings fill and when they have come round. The numbers of observations tell the transitions apart."""
     replay = make_replay(60 * num_envs, num_envs, parts=parts)
     ends, goes_on = np.ones(num_envs, bool), np.zeros(num_envs, bool)
@@ -166,15 +166,11 @@ def test_half_of_the_transitions_belong_to_one_part_of_the_batches_for_good(part
         replay.add(np.zeros((num_envs, 1), int), np.ones(num_envs), ends if step % 7 == 6 else goes_on, goes_on, after)
         if step in (30, 55, 80, 149):
             drawn = np.concatenate([replay.sample(10 * parts + 1).observation.reshape(parts, 10) for _ in range(99)], 1)
-            for number in set(drawn.flatten().tolist()):
-                seen = frozenset(part for part in range(parts) if number in drawn[part])
-                owners[number] = owners.get(number, frozenset()) | seen
+            for part, observations in enumerate(drawn):
+                assert {owners.setdefault(number, part) for number in observations.tolist()} == {part}
             shares = np.array([len(set(observations)) for observations in drawn.tolist()])
-            assert shares.min() > 0.5 * num_envs * min(step, 50), "every part draws from most of what is held"
-            assert len(set(drawn.flatten().tolist())) > 0.9 * num_envs * min(step, 50), "and together from all"
-    kinds = [len(parts_of) for number, parts_of in owners.items() if number < 100 * num_envs]
-    assert set(kinds) <= {1, parts}, "a row is for one part, or for all"
-    assert 0.3 < np.mean(np.array(kinds) == 1) < 0.7
+            assert shares.sum() > 0.9 * num_envs * min(step, 50), "what is held is drawn by one part or another"
+            assert shares.min() > 0.2 * shares.sum(), "and divided about evenly"
 
 
 def test_a_part_without_rows_of_its_own_takes_those_of_others():

@@ -57,8 +57,7 @@ class Replay:
     ) -> None:
         """Samples are n-step returns; `later_steps`: with the observations and actions of steps 1 to n - 1.
 
-        Batches have `parts` equal parts, one after the other. Half of the rows are for all parts, every other one
-        belongs to one part for good.
+        Batches have `parts` equal parts, one after the other, and every row belongs to one part for good.
         """
         self._capacity = rows // num_envs  # C
         total = self._capacity * num_envs
@@ -306,21 +305,16 @@ class Replay:
         return np.flatnonzero((flags != _STEP) & (flags != _TERMINAL_STEP))
 
     def _draw_any(self, owner: Array, filled: int) -> Array:
-        """A row for each entry of `owner`, uniformly over the rows that this part may draw.
+        """A row for each entry of `owner`, uniformly over the rows of that part.
 
-        Of every 2 P neighbouring rows, with P parts, there is one for each part alone, and P are for all. Which is
-        which turns from one such block to the next, in a way that looks random.
+        Of every P neighbouring rows, with P parts, each part has one. Which it is turns from one such block to the next,
+        in a way that looks random.
         """
-        parts, rings = self._parts, len(self._base)
-        if parts == 1:
-            ring, position = np.divmod(self._generator.integers(rings * filled, size=len(owner)), filled)
-            return self._base[ring] + position
-        size = 2 * parts
-        blocks = -(-filled // size)
-        ring, block = np.divmod(self._generator.integers(rings * blocks, size=len(owner)), blocks)
-        choice = self._generator.integers(parts + 1, size=len(owner))  # its own row, or one of those for all
+        parts = self._parts
+        blocks = -(-filled // parts)
+        ring, block = np.divmod(self._generator.integers(len(self._base) * blocks, size=len(owner)), blocks)
         turn = ((block + self._base[ring]) * _SCATTER & 0xFFFFFFFF) >> 16
-        position = block * size + (np.where(choice == parts, owner, parts + choice) + turn) % size
+        position = block * parts + (owner + turn) % parts
         beyond = position >= self._capacity  # the last block may not fit; the open row has no action and is refused
         return np.where(beyond, self._open_rows()[ring], self._base[ring] + position)
 

@@ -35,7 +35,7 @@ class Algorithm(Protocol):
 
     @property
     def batch_parts(self) -> int:
-        """Equal parts of a batch, each drawn from transitions that are partly its own; 1 for a plain batch."""
+        """Equal parts of a batch, each drawn from transitions of its own; 1 for a plain batch."""
         ...
 
     def fresh_actor(self, key: jax.Array) -> PyTree:

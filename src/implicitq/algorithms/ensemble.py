@@ -4,10 +4,9 @@
     pi_bar(a|s) = prod_i pi_i(a|s)^(1/M) / Z(s),    Z(s) = sum_a prod_i pi_i(a|s)^(1/M) <= 1
     V_bar(s) = mean_i V_i(s) + T ln Z(s) = mean_i [V_i(s) - T KL(pi_bar(.|s) || pi_i(.|s))]
 
-pi_bar acts, and all members learn from the same kind of target, r + gamma V_bar(s'), each from data that are partly its
-own: the replay gives half of the transitions to all of them, and each other one to one. T ln Z is zero where the
-members agree and negative where they do not: what they do not share, the noise of their data, is not taken for value.
-docs/ensembles.md derives this.
+pi_bar acts, and all members learn from the same kind of target, r + gamma V_bar(s'), each from transitions of its own:
+the replay gives every transition to one of them. T ln Z is zero where the members agree and negative where they do not:
+what they do not share, the noise of their data, is not taken for value. docs/ensembles.md derives this.
 Shapes: M members, B batch, of which rows i B/M to (i + 1) B/M are those of member i, O observation features, D action
 dimensions.
 """
