@@ -307,8 +307,8 @@ class Replay:
     def _draw_any(self, owner: Array, filled: int) -> Array:
         """A row for each entry of `owner`, uniformly over the rows of that part.
 
-        Of every P neighbouring rows, with P parts, each part has one. Which it is turns from one such block to the next,
-        in a way that looks random.
+        Of every P neighbouring rows, with P parts, each part has one. Which it is turns from one such block to the
+        next, in a way that looks random.
         """
         parts = self._parts
         blocks = -(-filled // parts)
