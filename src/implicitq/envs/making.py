@@ -6,6 +6,8 @@ import copy
 import importlib
 import importlib.util
 import logging
+import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -118,6 +120,11 @@ def failures_named(doing: str, name: str = "the environment") -> Iterator[None]:
         raise
     except Exception as error:
         raise EnvironmentFailed(f"{name} failed in {doing}: {_told(error)}") from error
+
+
+def screenless() -> bool:
+    """Whether this is Linux without a screen, as on a server: no window can open."""
+    return sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def private_statistics(env: gym.Env) -> str | None:
