@@ -318,8 +318,10 @@ def test_a_run_can_go_on_beyond_its_planned_end(references, small, tmp_path, fil
     agent.close()
     agent = implicitq.resume(tmp_path / "run", trust_env=True)
     agent.extend(120)
-    agent.learn()
+    told = []
+    agent.learn(listeners=[told.append])
     agent.close()
+    assert (told[0].until, told[0].config.steps) == (120, 120)
     assert read_config(tmp_path / "run").steps == 120
     found, expected = files_of(tmp_path / "run"), files_of(references({}))
     for files in (found, expected):

@@ -189,6 +189,8 @@ class Agent:
     def extend(self, steps: int) -> None:
         """Plan for `steps` environment steps in total instead of `config.steps`; kept in the run folder."""
         self.config = dataclasses.replace(self.config, steps=steps)
+        if self._trainer is not None:
+            self._trainer.config = self.config  # which listeners are told
         if self._run is not None:
             self._run.replan(self.config)
 
