@@ -74,7 +74,8 @@ def is_short(command: list[str]) -> bool:
 
 def ours(command: list[str]) -> list[str] | None:
     """The arguments of `implicitq`, also where another program starts it, such as srun; None of other commands."""
-    return command[command.index("implicitq") + 1 :] if "implicitq" in command else None
+    found = "implicitq" in command and command[0] != "pip"
+    return command[command.index("implicitq") + 1 :] if found else None
 
 
 def commands(text: str) -> list[list[str]]:

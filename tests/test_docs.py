@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -22,9 +24,12 @@ from doc_blocks import PAGES, ROOT, Block
 from implicitq import agent as agents
 from implicitq.commands import main
 from implicitq.configs import Config
+from implicitq.export import export_onnx
+from implicitq.seeds import Seeds
 from toys import SMALL
 
 MOST_STEPS = 60  # of any call of learn in a page or an example: an evaluation and a checkpoint
+NO_UPDATES = 900  # min_replay that no page reaches
 WITH_UPDATES = ("train.py",)  # all others end before the first update: compiling it would be most of the time
 EXAMPLES = sorted((ROOT / "examples").iterdir())
 
@@ -33,27 +38,33 @@ EXAMPLES = sorted((ROOT / "examples").iterdir())
 def in_small(monkeypatch, tmp_path, request) -> Iterator[None]:
     """Work in an empty folder, where whatever is trained is tiny, however large the page or the example has it."""
     made: list[implicitq.Agent] = []
-    build, learn, evaluate = agents._agent, implicitq.Agent.learn, implicitq.Agent.evaluate
+    build, evaluate = agents._agent, implicitq.Agent.evaluate
     with_updates = request.node.callspec.id in WITH_UPDATES
-    least = SMALL["min_replay"] if with_updates else MOST_STEPS + 1
+    least = SMALL["min_replay"] if with_updates else NO_UPDATES
 
-    def small_agent(config: Config, maker: Any, eval_env: Any, run: Any = None) -> implicitq.Agent:
-        if run is None:  # a run that goes on has its settings already
+    def small_agent(config: Config, *given: Any, **named: Any) -> implicitq.Agent:
+        goes_on = inspect.signature(build).bind(config, *given, **named).arguments.get("run") is not None
+        if not goes_on:  # else it has its settings already
             small = {name: value for name, value in SMALL.items() if name != "steps" and hasattr(config, name)}
             config = dataclasses.replace(config, **{**small, "min_replay": least, "eval_episodes": 1})
-        made.append(build(config, maker, eval_env, run))
+        made.append(build(config, *given, **named))
         return made[-1]
 
-    def short_learn(self: implicitq.Agent, steps: float | None = None, **more: Any) -> implicitq.Agent:
-        wanted = self.config.steps - self.step if steps is None else steps
-        return learn(self, min(int(wanted), MOST_STEPS), **more)
+    def shortened(learn: Callable[..., Any]) -> Callable[..., Any]:
+        def short_learn(self: implicitq.Agent | Seeds, steps: float | None = None, **more: Any) -> Any:
+            first = self.agents[0] if isinstance(self, Seeds) else self
+            wanted = first.config.steps - first.step if steps is None else steps
+            return learn(self, min(int(wanted), MOST_STEPS), **more)
+
+        return short_learn
 
     def short_evaluate(self: implicitq.Agent, episodes: int = 10, **more: Any) -> implicitq.Evaluation:
         return evaluate(self, min(episodes, 2), **more)
 
     monkeypatch.setattr(agents, "_agent", small_agent)
     monkeypatch.setattr(implicitq.Agent, "evaluate", short_evaluate)
-    monkeypatch.setattr(implicitq.Agent, "learn", short_learn)
+    for each in (implicitq.Agent, Seeds):
+        monkeypatch.setattr(each, "learn", shortened(each.learn))
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which the command line replaces
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.chdir(tmp_path)
@@ -98,7 +109,8 @@ def test_every_block_has_a_language_that_says_how_to_try_it():
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_are_ours_or_marked(page, parse):
+def test_the_commands_of_a_page_are_ours_or_marked(page, parse, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     for block in doc_blocks.blocks(page):
         if block.language == "sh":
             for words in doc_blocks.commands(block.text):
@@ -110,6 +122,10 @@ def test_the_commands_of_a_page_are_ours_or_marked(page, parse):
 def _check_command(block: Block, words: list[str], parse: Callable[[list[str]], None]) -> None:
     arguments = doc_blocks.ours(words)
     if arguments is not None:
+        if "--preset" in arguments:  # a file of settings is read while the arguments are
+            preset = Path(arguments[arguments.index("--preset") + 1])
+            preset.parent.mkdir(parents=True, exist_ok=True)
+            preset.write_text(json.dumps({"algorithm": arguments[1], "settings": {}}))
         try:
             parse(arguments)
         except BaseException as error:
@@ -152,7 +168,7 @@ def _provide_runs(words: list[str], a_run: Path) -> None:
 def a_run(tmp_path_factory) -> Path:
     """A run on CartPole that was stopped on its way."""
     folder = tmp_path_factory.mktemp("run") / "cartpole"
-    with implicitq.make("miq", "CartPole-v1", **{**SMALL, "steps": 1_000, "min_replay": 900}) as agent:
+    with implicitq.make("miq", "CartPole-v1", **{**SMALL, "steps": 1_000, "min_replay": NO_UPDATES}) as agent:
         agent.learn(MOST_STEPS, out=folder)
     return folder
 
@@ -165,6 +181,21 @@ def test_the_examples_run(path, in_small, capsys):
     else:
         source = path.read_text()
     exec(compile(source, str(path), "exec"), {"__name__": "__main__", "__file__": str(path)})
+
+
+@pytest.mark.parametrize("task", ["CartPole-v1", "FrozenLake-v1"])
+def test_the_example_of_an_exported_model_plays_its_task(task, in_small, capsys):
+    for module in ("jax2onnx", "onnxruntime"):
+        pytest.importorskip(module)
+    export_onnx(implicitq.make("miq", task), Path("policy.onnx"))
+    (example,) = [block for block in doc_blocks.blocks("docs/sharing.md") if "onnxruntime" in block.text]
+    _run_python(example, {})
+    assert float(capsys.readouterr().out) >= 0
+
+
+def test_the_pictures_of_the_docs_are_drawn_from_the_tables(tmp_path):
+    runpy.run_path(str(ROOT / "docs/figures/make.py"))["main"](tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in ROOT.glob("docs/figures/*.png")}
 
 
 def test_the_site_builds_without_warnings_and_asks_for_nothing_from_elsewhere(tmp_path):

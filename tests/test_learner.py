@@ -72,6 +72,21 @@ def test_what_the_process_has_set_is_left_as_it_was(anything_goes):
     agent.close()
 
 
+def test_checkpoints_with_moments_of_running_statistics_still_load():
+    """Earlier versions had Adam's moments, all zero, for what no gradient reaches too."""
+    with implicitq.make("miq-auto", toys.Toy, **SETTINGS) as agent:
+        learner = agent._trainer.learner
+        saved = learner.arrays()
+        names = [name for name in saved if name.endswith("norms.0.scale") and ".mu." in name]
+        assert names
+        assert not [name for name in saved if name.endswith("norms.0.mean") and "optimizer" in name]
+        old = {name.replace("scale", part): np.zeros(3, np.float32) for name in names for part in ("mean", "variance")}
+        learner.load_arrays(saved | old)
+        assert learner.arrays().keys() == saved.keys()
+        with pytest.raises(implicitq.InputError, match="which is not known here"):
+            learner.load_arrays(saved | {"algorithm.optimizer.0.norms.mean": np.zeros(3, np.float32)})
+
+
 SMALL = {name: value for name, value in toys.SMALL.items() if name != "bins"} | {"min_replay": 20, "eval_every": 10_000}
 
 

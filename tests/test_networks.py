@@ -68,24 +68,30 @@ def test_gradients_through_batch_statistics_are_right_and_none_go_through_what_i
     network = MLP((3, 8, 2), jax.random.key(0), batch_norm=True)
     inputs, beside = jax.random.normal(jax.random.key(1), (2, 6, 3))
 
-    def by_hand(weights, inputs):
+    def parameters(network):
+        first, second = network.norms
+        return [*network.weights, *network.biases, first.scale, second.scale, first.shift, second.shift]
+
+    def by_hand(parameters, inputs):
         """The same with jnp's mean and variance, and the rows beside held fixed layer by layer."""
         rows, others = inputs, beside
+        weights, biases, scales, shifts = (parameters[start : start + 2] for start in (0, 2, 4, 6))
         for number in range(2):
             both = jnp.concatenate([rows, jax.lax.stop_gradient(others)])
             both = (both - both.mean(0, keepdims=True)) / jnp.sqrt(both.var(0, keepdims=True) + 1e-3)
-            both = both @ weights[number]
+            both = both * scales[number][None] + shifts[number][None]
+            both = both @ weights[number] + biases[number][None]
             both = jax.nn.relu(both) if number == 0 else both
             rows, others = both[:6], both[6:]
         return jnp.sum(jnp.sin(rows))
 
-    def ours(weights, inputs, beside):
-        made = eqx.tree_at(lambda network: network.weights, network, weights)
+    def ours(given, inputs, beside):
+        made = eqx.tree_at(parameters, network, given)
         here, there, _ = made.train(inputs, beside)
         return jnp.sum(jnp.sin(here)) + jnp.sum(there)
 
-    expected = jax.grad(by_hand, argnums=(0, 1))(network.weights, inputs)
-    *found, through_beside = jax.grad(ours, argnums=(0, 1, 2))(network.weights, inputs, beside)
+    expected = jax.grad(by_hand, argnums=(0, 1))(parameters(network), inputs)
+    *found, through_beside = jax.grad(ours, argnums=(0, 1, 2))(parameters(network), inputs, beside)
     for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
     assert not np.asarray(through_beside).any()

@@ -131,3 +131,30 @@ def test_a_terminal_is_given_back_when_the_run_stops(clock):
     assert "\x1b[?25l" in shown.getvalue()  # the cursor is hidden
     made.on_event(Stopped(3, "failed"))
     assert shown.getvalue().rstrip("\n").endswith("\x1b[?25h")  # and back
+
+
+def test_several_runs_in_step_show_their_mean_and_spread(clock):
+    shown = io.StringIO()
+    made = ProgressDisplay(Console(file=shown, width=80, force_terminal=True, color_system=None), runs=2)
+    for _ in range(2):
+        made.on_event(Started(0, 20_000, CONFIG))
+    for value in (10.0, 30.0):
+        made.on_event(measured(2_000, value))
+    for value in (100.0, 300.0):
+        made.on_event(evaluated(2_000, value))
+    clock.now += 60
+    for _ in range(2):
+        made.on_event(Ticked(2_000))
+    line = last_line(made, shown)
+    assert "train 20.0 eval 200.0±100.0" in line
+    assert len(line) <= 80
+    away = io.StringIO()
+    made = ProgressDisplay(Console(file=away, width=80), runs=2)
+    for event in (
+        Started(0, 20_000, CONFIG),
+        evaluated(2_000, 100.0),
+        evaluated(2_000, 300.0),
+        Stopped(2_000, "asked"),
+    ):
+        made.on_event(event)
+    assert away.getvalue().startswith("step 2,000 of 20,000: return 200.0 ± 100.0 over 2 seeds")

@@ -259,7 +259,8 @@ def test_the_card_says_what_the_hub_needs_to_know(run, tmp_path):
         ("miq", {}),
         ("iq", {"seed": 3, "hidden": (32, 16), "normalize_observations": True, "actor_average": 0.01}),
         ("iq", {"kl": 0.05, "temperature": 0.1}),
-        ("miq-auto", {"batch_norm": False, "n_step_target": "plain", "max_temperature": None}),
+        ("iq-auto", {"members": 3, "max_temperature": None}),
+        ("miq-auto", {"adam_b1": 0.9}),  # known from earlier versions, and no longer offered
         ("sac", {"preset": "none", "entropy_target": -0.5}),
     ],
 )

@@ -194,7 +194,7 @@ def test_every_algorithm_has_a_space_of_its_own_that_its_config_takes():
         for field, dimension in default_space(config).items():
             for value in dimension.values if isinstance(dimension, Choice) else (dimension.low, dimension.high):
                 configs.changed(config, **{field: value})
-    assert "temperature" not in default_space(configs.resolve("miq-auto", "Task-v0"))
+    assert "temperature" not in default_space(configs.resolve("iq-auto", "Task-v0"))
     assert "batch_size" not in default_space(configs.resolve("iq", "Task-v0"), {"batch_size"})
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import gymnasium as gym
 import numpy as np
@@ -28,7 +29,18 @@ from implicitq.runs.layout import BEST, POLICY
 from implicitq.train import Trainer
 from implicitq.types import Array, Evaluation, InputError
 
+if TYPE_CHECKING:
+    from implicitq.seeds import Seeds
+
 _PREDICTIONS = 2**31  # sampled predictions draw from numbers that training does not reach
+
+
+class InStep(NamedTuple):
+    """How a run goes on together with those of other seeds."""
+
+    seeds: Sequence[int]  # of all of them; none if there is no other
+    steps: Collection[int]  # at which all of them have a checkpoint
+    first: bool  # of them: environment objects are its own, the others have copies
 
 
 class Agent:
@@ -62,6 +74,7 @@ class Agent:
         self._trust_env = trust_env
         self._predictions = 0
         self._start: Start | None = None
+        self.together: Sequence[int] = ()  # the seeds that it learns in step with, its own among them
 
     def __repr__(self) -> str:
         config, folder = self.config, "" if self.directory is None else f", run folder {str(self.directory)!r}"
@@ -105,33 +118,53 @@ class Agent:
         A `callback`, or every one of a list, is a function that receives every event and stops the run by returning
         False; see `implicitq.callbacks` for some. `listeners` are the same, as objects with `on_event`.
         """
-        trainer = self._trainer
-        if trainer is None:
+        if self.together:
+            raise InputError("this agent learns in step with other seeds; call learn of the Seeds that it belongs to")
+        trainer, until = self.trainer, self.until(steps)
+        ours = self.begin(out, track)
+        shown = display() if progress and until > trainer.step else []
+        with self.closed_on_failure():
+            drive(trainer, until, [*ours, *_listed(callback), *listeners, *shown], self)
+        return self
+
+    @property
+    def trainer(self) -> Trainer:
+        """Who trains it; InputError for an agent that only acts."""
+        if self._trainer is None:
             raise InputError(
                 "this agent came from a policy file, which holds no replay and no optimiser; "
                 "use implicitq.resume(run_folder) to train on"
             )
+        return self._trainer
+
+    def until(self, steps: float | None) -> int:
+        """The step at which `learn(steps)` is to end."""
         if isinstance(steps, float) and steps.is_integer():
             steps = int(steps)  # 1e6 is a whole number too, as in configs
         if steps is not None and (not isinstance(steps, int) or steps < 0):
             raise InputError(f"steps must be a whole number of at least 0, got {steps!r}")
-        until = self.config.steps if steps is None else trainer.step + steps
+        return self.config.steps if steps is None else self.trainer.step + steps
+
+    def begin(self, out: str | Path | None, track: Iterable[str] | None) -> list[AnyListener]:
+        """Begin to learn: make the run folder if there is to be one, and give the listeners that keep the run."""
         trackers.require(track or ())
         if out is not None:
             self._begin_run(Path(out))
         if self._run is not None and self._run.closed:
             raise InputError(f"the training has ended; go on with implicitq.resume({str(self._run.directory)!r})")
-        ours = [*self._trackers(track), *([] if self._run is None else [self._run])]
-        shown = _display() if progress and until > trainer.step else []
+        return [*self._trackers(track), *([] if self._run is None else [self._run])]
+
+    @contextmanager
+    def closed_on_failure(self) -> Iterator[None]:
+        """Or the run folder would stay locked in this process. A signal is no failure."""
         try:
-            drive(trainer, until, [*ours, *_listed(callback), *listeners, *shown], self)
+            yield
         except Interrupted:
             raise
         except BaseException:
             if self._run is not None:
-                self._run.close()  # or the folder would stay locked in this process
+                self._run.close()
             raise
-        return self
 
     def start_from(self, path: str | Path) -> Agent:
         """Begin with the weights of a policy file or run folder instead of random ones; before `learn`.
@@ -270,7 +303,7 @@ class Agent:
             raise InputError(f"this agent already writes to {self._run.directory}")
         if self._trainer.step > 0:
             raise InputError("out must be given with the first call of learn: a run folder holds the whole run")
-        run = RunFolder.create(directory, self.config, self._start)
+        run = RunFolder.create(directory, self.config, self._start, self.together)
         try:
             run.prepare(self._trainer)
         except BaseException:
@@ -297,22 +330,54 @@ class Agent:
         return [~_padded(~masks.read(given, categories, batch))]
 
 
+@overload
+def make(
+    algorithm: str,
+    env: EnvironmentSource,
+    *,
+    eval_env: EnvironmentSource | None = None,
+    seeds: None = None,
+    device: str | None = None,
+    **hyperparameters: Any,
+) -> Agent: ...
+
+
+@overload
 def make(
     algorithm: str,
     env: EnvironmentSource,
     *,
     eval_env: EnvironmentSource | None = None,
     device: str | None = None,
+    seeds: Iterable[int],
     **hyperparameters: Any,
-) -> Agent:
+) -> Seeds: ...
+
+
+def make(
+    algorithm: str,
+    env: EnvironmentSource,
+    *,
+    eval_env: EnvironmentSource | None = None,
+    device: str | None = None,
+    seeds: Iterable[int] | None = None,
+    **hyperparameters: Any,
+) -> Agent | Seeds:
     """An untrained agent for a Gymnasium id, an environment object, or a function that makes one.
 
     `algorithm` is a name such as "miq" or "sac". Evaluations are made on copies of `env`, or on `eval_env` if that is
     given. It learns and acts on `device`, such as `gpu` or `cpu:1`; None: where JAX puts things. `hyperparameters`
-    override those of the preset, under the names of `implicitq.configs`.
+    override those of the preset, under the names of `implicitq.configs`. With `seeds`, one agent for each of them,
+    which learn in step in one process: `implicitq.seeds.Seeds`.
     """
     config = configs.resolve(algorithm, EnvironmentMaker(env).name, **hyperparameters)
-    return from_config(config, env, eval_env=eval_env, device=device)
+    if seeds is None:
+        return from_config(config, env, eval_env=eval_env, device=device)
+    from implicitq.seeds import Seeds  # which is made of agents
+
+    if "seed" in hyperparameters:
+        raise InputError("give seed for one agent, or seeds for several, not both")
+    return Seeds.from_config(config, seeds, env, eval_env=eval_env, device=device)
 
 
 def from_config(
@@ -321,9 +386,13 @@ def from_config(
     *,
     eval_env: EnvironmentSource | None = None,
     device: str | None = None,
+    copies: bool = False,
 ) -> Agent:
-    """An untrained agent for a whole config; `env` stands in for the config's id where that is not enough."""
-    return _agent(config, EnvironmentMaker(config.env if env is None else env), eval_env, device)
+    """An untrained agent for a whole config; `env` stands in for the config's id where that is not enough.
+
+    With `copies`, environment objects are left to somebody else, and only copies of them are used.
+    """
+    return _agent(config, EnvironmentMaker(config.env if env is None else env), eval_env, device, copies=copies)
 
 
 def load(
@@ -364,6 +433,7 @@ def resume(
     salvage: bool = False,
     trust_env: bool = False,
     device: str | None = None,
+    in_step: InStep | None = None,
     **changes: Any,
 ) -> Agent:
     """The agent of a run folder, exactly where its newest good checkpoint was; `learn` goes on from there.
@@ -373,8 +443,9 @@ def resume(
     `inexact`, other versions, processors or numbers of threads than the run began with are accepted. With `salvage`,
     if no checkpoint is good, rows of the replay that are damaged are left out of the newest one; a warning says which.
     `changes` are hyperparameters to go on with, such as learning_rate: a branch, which the run folder notes.
+    `in_step` comes from `implicitq.seeds.resume`, which goes on with several seeds together.
     """
-    run = RunFolder.open(directory)
+    run = RunFolder.open(directory, () if in_step is None else in_step.seeds)
     agent = None
     try:
         if env is None and is_object(run.config.env):
@@ -384,10 +455,11 @@ def resume(
             run.check_exactness()
         config = configs.changed(run.config, **changes)
         check_changes(run.config, changes)
-        agent = _agent(config, EnvironmentMaker(source), eval_env, device, run)
+        copies = in_step is not None and not in_step.first
+        agent = _agent(config, EnvironmentMaker(source), eval_env, device, run, copies)
         assert agent._trainer is not None
         try:
-            run.restore(agent._trainer, salvage)
+            run.restore(agent._trainer, salvage, None if in_step is None else in_step.steps)
         except InputError as error:
             if changes:  # which may be what does not fit
                 raise InputError(
@@ -410,9 +482,11 @@ def _agent(
     eval_env: EnvironmentSource | None,
     device: str | None,
     run: RunFolder | None = None,
+    copies: bool = False,
 ) -> Agent:
     maker = maker.with_action_bound(config.action_bound)
-    eval_maker = maker if eval_env is None else EnvironmentMaker(eval_env, action_bound=config.action_bound)
+    maker = maker.of_copies() if copies else maker
+    eval_maker = maker if eval_env is None else EnvironmentMaker(eval_env, not copies, config.action_bound)
     trainer = Trainer(config, maker, eval_maker, device)
     envs = trainer.envs
     return Agent(
@@ -456,10 +530,11 @@ def _check_spaces(agent: Agent, observation_space: gym.Space, action_space: gym.
             raise InputError(f"the policy is for {what} in {own}, the environment has {given}")
 
 
-def _display() -> list[AnyListener]:
+def display(runs: int = 1) -> list[AnyListener]:
+    """Shows the progress of a run, or of several that are trained in step."""
     from implicitq.progress import ProgressDisplay  # needs rich, which those who only load and predict do without
 
-    return [ProgressDisplay()]
+    return [ProgressDisplay(runs=runs)]
 
 
 def _listed(callback: AnyListener | Iterable[AnyListener]) -> list[AnyListener]:

@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from implicitq import memory
+from implicitq.compilation import VARIABLE
 from implicitq.runs.conditions import versions
 
 _LITTLE_DISK = 5e9  # bytes: a replay of a million rows, its copy in the run folder, and room to move
@@ -76,14 +77,12 @@ def _instruction_sets() -> str:
 
 
 def _cache() -> Iterator[Finding]:
-    import jax
-
-    folder: str | None = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
-    if folder is None:
-        remedy = "to start faster from the second time on: export JAX_COMPILATION_CACHE_DIR=~/.cache/jax"
-        yield Finding("compile cache", "good", "none: every process compiles anew", remedy)
-    else:
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    if folder:
         yield Finding("compile cache", "good", f"in {_short(folder)}")
+    else:
+        remedy = f"unset {VARIABLE}, or set it to a folder that only you can write to"
+        yield Finding("compile cache", "missing", "none: every start compiles anew", remedy)
 
 
 def _room() -> Iterator[Finding]:

@@ -1,15 +1,16 @@
-"""Drives a trainer: passes its events to listeners, and stops it at the end of a step when asked to."""
+"""Drives trainers: passes their events to listeners, and stops them at the end of a step when asked to."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Literal
 
 from implicitq.events import AnyListener, CheckpointDue, Event, Started, Stopped, Ticked
+from implicitq.stacking import Together
 from implicitq.train import Trainer
 from implicitq.types import InputError
 
@@ -23,45 +24,16 @@ class Interrupted(KeyboardInterrupt):
         self.step = step
 
 
-def drive(trainer: Trainer, until: int, listeners: Iterable[AnyListener] = (), agent: Any = None) -> None:
-    """Train up to the step `until`; every event goes to every listener, in their order.
-
-    The run stops early, at the end of a step and after a checkpoint, if a listener returns False; if one raises, which
-    is then raised from here with its name; or on a first Ctrl-C or SIGTERM, which raises `Interrupted`.
-    """
-    audience = _Audience(listeners)
-    with _signals_noted() as signals:
-        try:
-            audience.tell(Started(trainer.step, until, trainer.config, agent))
-            for event in trainer.run(until):
-                audience.tell(event)
-                if isinstance(event, Ticked) and (signals or audience.stop) and event.step < until:
-                    if audience.saved != event.step:
-                        audience.tell(CheckpointDue(event.step))
-                    break
-            reached = trainer.step >= until
-            audience.tell(Stopped(trainer.step, "finished" if reached else "interrupted" if signals else audience.why))
-        except BaseException:
-            audience.tell(Stopped(trainer.step, "failed"))
-            raise
-    if audience.failure is not None:
-        raise audience.failure
-    if signals and not reached:
-        raise Interrupted(signals[0], trainer.step)
-
-
-class _Audience:
+class Audience:
     """All listeners of a run. One that raises hears no more; the others go on to the end of the step."""
 
-    def __init__(self, listeners: Iterable[AnyListener]) -> None:
+    def __init__(self, listeners: Iterable[AnyListener], agent: Any = None) -> None:
+        """`agent` is who learns, for listeners that want to ask it."""
         self._listeners = list(listeners)
+        self.agent = agent
         self.stop = False
         self.failure: InputError | None = None
         self.saved: int | None = None  # step of the last checkpoint
-
-    @property
-    def why(self) -> Literal["asked", "failed"]:
-        return "asked" if self.failure is None else "failed"
 
     def tell(self, event: Event) -> None:
         if isinstance(event, CheckpointDue):
@@ -74,6 +46,54 @@ class _Audience:
                 self._listeners.remove(listener)
                 self.stop = True
                 self.failure = self.failure or _named(error, listener, event)
+
+
+def drive(trainer: Trainer, until: int, listeners: Iterable[AnyListener] = (), agent: Any = None) -> None:
+    """Train up to the step `until`; every event goes to every listener, in their order.
+
+    The run stops early, at the end of a step and after a checkpoint, if a listener returns False; if one raises, which
+    is then raised from here with its name; or on a first Ctrl-C or SIGTERM, which raises `Interrupted`.
+    """
+    drive_together(Together([trainer]), until, [Audience(listeners, agent)])
+
+
+def drive_together(together: Together, until: int, audiences: Sequence[Audience]) -> None:
+    """As `drive`, of trainers in step, each with an audience of its own. What stops one of them stops all.
+
+    That includes an error of one of them, in its environments or its training: the others still end the step.
+    """
+    with _signals_noted() as signals:
+        try:
+            for trainer, audience in zip(together.trainers, audiences, strict=True):
+                audience.tell(Started(trainer.step, until, trainer.config, audience.agent))
+            for events in together.run(until):
+                for number, event in events.items():
+                    audiences[number].tell(event)
+                event = next(iter(events.values()))
+                stop = signals or together.failures or any(audience.stop for audience in audiences)
+                if stop and isinstance(event, Ticked) and event.step < until:
+                    for number in events:
+                        if audiences[number].saved != event.step:
+                            audiences[number].tell(CheckpointDue(event.step))
+                    break
+            together.raise_failures()
+            reached = together.step >= until
+            for audience in audiences:
+                why = "finished" if reached else "interrupted" if signals else _why(audiences)
+                audience.tell(Stopped(together.step, why))
+        except BaseException:
+            for trainer, audience in zip(together.trainers, audiences, strict=True):
+                audience.tell(Stopped(trainer.step, "failed"))
+            raise
+    for number, audience in enumerate(audiences):
+        if audience.failure is not None:
+            raise together.named(number, audience.failure)
+    if signals and not reached:
+        raise Interrupted(signals[0], together.step)
+
+
+def _why(audiences: Sequence[Audience]) -> Literal["asked", "failed"]:
+    return "asked" if all(audience.failure is None for audience in audiences) else "failed"
 
 
 def _named(error: Exception, listener: AnyListener, event: Event) -> InputError:

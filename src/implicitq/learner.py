@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import re
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +28,9 @@ from implicitq.validation import brief
 KL = "kl"  # the metric that `watch` brings
 
 _INIT, _UPDATE, _ACT = range(3)  # independent streams of random numbers under one seed
+
+
+_OF_STATISTICS = re.compile(r"optimizer\..*\.norms\.\d+\.(mean|variance)$")
 
 
 class LearnerState(NamedTuple):
@@ -49,34 +53,35 @@ class Actor:
     A last argument, where given, is the mask of the actions that the states allow: [B, D, N].
     """
 
-    def __init__(self, compiled: _Compiled, leaves: Callable[[], list[jax.Array]], names: list[str]) -> None:
+    def __init__(self, compiled: _Compiled, seed: int, leaves: Callable[[], list[jax.Array]], names: list[str]) -> None:
         """`leaves` gives the arrays of an `ActorState` as they are at the moment."""
-        self._compiled, self._leaves, self.names = compiled, leaves, names
+        self.compiled, self._leaves, self.names = compiled, leaves, names
+        self.key = _stream(seed, _ACT)
 
     def sample(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
         """An action of the policy as it is stored, and its coordinates; the random numbers are those of the step."""
-        return self._compiled.sample(self._leaves(), observation, np.uint32(step), *mask)
+        return self.compiled.sample(self._leaves(), self.key, observation, np.uint32(step), *mask)
 
     def uniform(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
         """A uniformly random action as it is stored, and its coordinates."""
-        return self._compiled.uniform(self._leaves(), observation, np.uint32(step), *mask)
+        return self.compiled.uniform(self._leaves(), self.key, observation, np.uint32(step), *mask)
 
     def deterministic(self, observation: Array | jax.Array, *mask: Array) -> jax.Array:
         """Coordinates of the action to take when not exploring: [B, D]."""
-        return self._compiled.deterministic(self._leaves(), observation, *mask)
+        return self.compiled.deterministic(self._leaves(), observation, *mask)
 
     def value(self, observation: Array, *mask: Array) -> jax.Array:
-        return self._compiled.value(self._leaves(), observation, *mask)
+        return self.compiled.value(self._leaves(), observation, *mask)
 
     def log_prob(self, observation: Array, coordinates: Array, *mask: Array) -> jax.Array:
-        return self._compiled.log_prob(self._leaves(), observation, coordinates, *mask)
+        return self.compiled.log_prob(self._leaves(), observation, coordinates, *mask)
 
     def q_value(self, observation: Array, coordinates: Array, *mask: Array) -> jax.Array:
-        return self._compiled.q_value(self._leaves(), observation, coordinates, *mask)
+        return self.compiled.q_value(self._leaves(), observation, coordinates, *mask)
 
     def regularization(self, observation: Array, action: Array, *mask: Array) -> tuple[jax.Array, jax.Array]:
         """Both kinds of `Algorithm.regularization` of stored actions [B, D]: two of [B]."""
-        return self._compiled.regularization(self._leaves(), observation, action, *mask)
+        return self.compiled.regularization(self._leaves(), observation, action, *mask)
 
     def divergence_from(self, before: list[jax.Array], observation: Array, step: int, *mask: Array) -> jax.Array:
         """KL(pi_before, pi) over a batch of states, from one action of pi_before in each; `before` is a `snapshot`.
@@ -84,7 +89,7 @@ class Actor:
         With r = pi / pi_before it is the mean of r - 1 - ln r, which has the same expectation as -ln r, is never
         negative, and whose noise is small beside it.
         """
-        return self._compiled.divergence(before, self._leaves(), observation, np.uint32(step), *mask)
+        return self.compiled.divergence(before, self._leaves(), self.key, observation, np.uint32(step), *mask)
 
     def snapshot(self) -> list[jax.Array]:
         """What acts at the moment; updates do not touch it."""
@@ -97,6 +102,28 @@ class Actor:
     def check(self, arrays: Mapping[str, Array]) -> None:
         """Refuse arrays that are not of such an actor."""
         _compare(dict(zip(self.names, self._leaves(), strict=True)), arrays)
+
+
+class Draw(NamedTuple):
+    """What training asks for to go on: actions for observations [E, O]."""
+
+    observation: Array
+    step: int
+    uniform: bool  # of all actions, instead of the policy
+    mask: tuple[Array, ...] = ()
+
+
+Request = Draw | Transition[Array]
+"""What training asks a learner for: actions, or an update with a batch."""
+REQUESTS = (Draw, Transition)
+
+
+class Stack(Protocol):
+    """Where the state of a learner lies that shares its updates with others."""
+
+    def take(self, seat: int) -> list[jax.Array]: ...
+
+    def put(self, seat: int, leaves: list[jax.Array]) -> None: ...
 
 
 class Stored(NamedTuple):
@@ -122,7 +149,7 @@ def load_actor(
     _compare(dict(zip(names, shapes, strict=True)), found)
     arrays = read()
     leaves = _placed([jnp.array(arrays[name]) for name in names], device)
-    return Actor(_Compiled(algorithm, spec, structure, config.seed), lambda: leaves, names)
+    return Actor(_Compiled(algorithm, spec, structure), config.seed, lambda: leaves, names)
 
 
 def least_parameters(config: Config, spec: Spec) -> int:
@@ -136,27 +163,25 @@ def least_parameters(config: Config, spec: Spec) -> int:
 
 
 class _Compiled:
-    """The functions of an actor; all of them take the leaves of an `ActorState` first."""
+    """The functions of an actor; all of them take the leaves of an `ActorState` first, then the key if they draw."""
 
-    def __init__(self, algorithm: Algorithm, spec: Spec, structure: Any, seed: int) -> None:
-        key = jax.random.fold_in(jax.random.key(seed), _ACT)
-
+    def __init__(self, algorithm: Algorithm, spec: Spec, structure: Any) -> None:
         def unpack(leaves: list[jax.Array], observation: jax.Array) -> tuple[PyTree, jax.Array]:
             networks, normalizer = jax.tree.unflatten(structure, leaves)
             observation = _numbers(observation)
             return networks, observation if normalizer is None else normalizer(observation)
 
         def sample(
-            leaves: list[jax.Array], observation: jax.Array, step: jax.Array, *mask: jax.Array
+            leaves: list[jax.Array], key: jax.Array, observation: jax.Array, step: jax.Array, *mask: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
-            return algorithm.sample(*unpack(leaves, observation), jax.random.fold_in(key, step), *mask)
+            return algorithm.sample(*unpack(leaves, observation), _at(key, step), *mask)
 
         def uniform(
-            leaves: list[jax.Array], observation: jax.Array, step: jax.Array, *mask: jax.Array
+            leaves: list[jax.Array], key: jax.Array, observation: jax.Array, step: jax.Array, *mask: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
             networks, _ = unpack(leaves, observation)
             shape = (observation.shape[0], spec.action_dimensions)
-            now = jax.random.fold_in(key, step)
+            now = _at(key, step)
             if mask:
                 coordinates = jax.random.categorical(now, jnp.where(mask[0], 0.0, -jnp.inf))
             elif spec.categories is None:
@@ -166,15 +191,20 @@ class _Compiled:
             return algorithm.encode(networks, coordinates)
 
         def divergence(
-            before: list[jax.Array], after: list[jax.Array], observation: jax.Array, step: jax.Array, *mask: jax.Array
+            before: list[jax.Array],
+            after: list[jax.Array],
+            key: jax.Array,
+            observation: jax.Array,
+            step: jax.Array,
+            *mask: jax.Array,
         ) -> jax.Array:
             old, new = unpack(before, observation), unpack(after, observation)
-            _, action = algorithm.sample(*old, jax.random.fold_in(key, step), *mask)
+            _, action = algorithm.sample(*old, _at(key, step), *mask)
             gain = algorithm.log_prob(*new, action, *mask) - algorithm.log_prob(*old, action, *mask)  # [B]
             return jnp.mean(jnp.expm1(gain) - gain)
 
-        self.sample = _jit(sample)
-        self.uniform = _jit(uniform)
+        self.sample, self.samples = _jit(sample), _jit(jax.vmap(sample))  # the second of each for stacked actors
+        self.uniform, self.uniforms = _jit(uniform), _jit(jax.vmap(uniform))
         self.deterministic = _jit(lambda leaves, s, *mask: algorithm.deterministic(*unpack(leaves, s), *mask))
         self.value = _jit(lambda leaves, s, *mask: algorithm.value(*unpack(leaves, s), *mask))
         self.regularization = _jit(lambda leaves, s, a, *mask: algorithm.regularization(*unpack(leaves, s), a, *mask))
@@ -198,10 +228,10 @@ class Learner:
         self._average_rate = config.actor_average
         needed = 12 * least_parameters(config, spec)  # with both moments of Adam
         memory.refuse_excess(f"a network with hidden {brief(config.hidden)}", needed, needed)
-        self._key = jax.random.fold_in(jax.random.key(config.seed), _UPDATE)
+        self.key = _stream(config.seed, _UPDATE)
         first = algorithm.init(jax.random.fold_in(jax.random.key(config.seed), _INIT))
         example = _example_batch(algorithm, spec, first)
-        shapes = jax.eval_shape(algorithm.update, first, example, self._key)[1]
+        shapes = jax.eval_shape(algorithm.update, first, example, jax.random.key(0))[1]
         state = LearnerState(
             first,
             _normalizer(spec, config),
@@ -213,11 +243,30 @@ class Learner:
         self.metric_names = (*sorted(shapes), KL)
         self._watched: list[jax.Array] | None = None
         self.action_dtype = np.dtype(example.action.dtype)
+        self._stack: Stack | None = None
         leaves, self._structure = jax.tree.flatten(state)
         self.leaves = _placed(leaves, device)
         self._names = _names(state)
-        self._compiled = _jit(self._update, donate_argnums=0)
+        self._compiled = _jit(self._updated, donate_argnums=0)
+        self.update_stacked = _jit(jax.vmap(self._updated), donate_argnums=0)
         self.newest, self.shipped = self._actors(spec, config)
+
+    @property
+    def leaves(self) -> list[jax.Array]:
+        """All arrays of the state."""
+        return self._leaves if self._stack is None else self._stack.take(self._seat)
+
+    @leaves.setter
+    def leaves(self, leaves: list[jax.Array]) -> None:
+        if self._stack is None:
+            self._leaves = leaves
+        else:
+            self._stack.put(self._seat, leaves)
+
+    def join(self, stack: Stack, seat: int, first: Learner) -> None:
+        """From now on the state lies in a stack. What is compiled is shared: only seeds and arrays differ there."""
+        self._stack, self._seat = stack, seat
+        self.newest.compiled = self.shipped.compiled = first.newest.compiled
 
     def begin_with(self, arrays: Mapping[str, Array]) -> None:
         """Start from the networks of a policy file; before the first update."""
@@ -234,10 +283,18 @@ class Learner:
         """Note the policy as it is: the next metrics tell how far the updates from here to there have moved it."""
         self._watched = self.newest.snapshot()
 
+    def answer(self, request: Request) -> tuple[Array, Array] | None:
+        """Do what training asks for; of actions, as they are stored, and their coordinates."""
+        if isinstance(request, Transition):
+            return self.update(request)
+        draw = self.newest.uniform if request.uniform else self.newest.sample
+        stored, coordinates = draw(request.observation, request.step, *request.mask)
+        return np.asarray(stored), np.asarray(coordinates)
+
     def update(self, batch: Transition[Array]) -> None:
         """One gradient step; returns at once, the result is awaited by whoever reads it."""
-        self.leaves = self._compiled(self.leaves, batch)
-        self._last = batch
+        self.leaves = self._compiled(self.leaves, self.key, batch)
+        self.last = batch
 
     @property
     def updates(self) -> int:
@@ -255,8 +312,8 @@ class Learner:
         )
         self.leaves = _placed(jax.tree.leaves(empty), self._device)
         if self._watched is not None:
-            mask = () if self._last.mask is None else (self._last.mask,)
-            moved = float(self.newest.divergence_from(self._watched, self._last.observation, self.updates, *mask))
+            mask = () if self.last.mask is None else (self.last.mask,)
+            moved = float(self.newest.divergence_from(self._watched, self.last.observation, self.updates, *mask))
             self._watched = None
             if math.isfinite(moved):  # a greedy policy has none when its action changes
                 means[KL] = moved
@@ -267,10 +324,15 @@ class Learner:
         return dict(zip(self._names, map(np.asarray, self.leaves), strict=True))
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
-        """Inverse of `arrays`. Sums of metrics that earlier versions did not know begin at zero."""
+        """Inverse of `arrays`.
+
+        Sums of metrics that earlier versions did not know begin at zero. Moments of Adam for running statistics, which
+        earlier versions had and which always were zero, are left out.
+        """
         blank = dict(zip(self._names, self.leaves, strict=True))
         new = [name for name in self._names if name.startswith("metric_sums.") and name not in arrays]
-        arrays = {**arrays, **{name: np.zeros_like(blank[name]) for name in new}}
+        arrays = {name: array for name, array in arrays.items() if name in blank or not _OF_STATISTICS.search(name)}
+        arrays |= {name: np.zeros_like(blank[name]) for name in new}
         _compare(blank, arrays)
         self.leaves = _placed([jnp.array(arrays[name]) for name in self._names], self._device)
 
@@ -280,22 +342,27 @@ class Learner:
         newest = ActorState(self._algorithm.actor(numbered.algorithm), numbered.normalizer)
         shipped = newest if numbered.average is None else newest._replace(networks=numbered.average)
         self._actor_structure = jax.tree.structure(newest)
-        compiled = _Compiled(self._algorithm, spec, self._actor_structure, config.seed)
+        self.acting: list[int] = jax.tree.leaves(newest)  # numbers of the leaves that collect the data
+        compiled = _Compiled(self._algorithm, spec, self._actor_structure)
 
         def actor(state: ActorState) -> Actor:
             numbers = jax.tree.leaves(state)
-            return Actor(compiled, lambda: [self.leaves[number] for number in numbers], _names(state))
+
+            def leaves() -> list[jax.Array]:
+                everything = self.leaves
+                return [everything[number] for number in numbers]
+
+            return Actor(compiled, config.seed, leaves, _names(state))
 
         return actor(newest), actor(shipped)
 
-    def _update(self, leaves: list[jax.Array], batch: Transition[jax.Array]) -> list[jax.Array]:
+    def _updated(self, leaves: list[jax.Array], key: jax.Array, batch: Transition[jax.Array]) -> list[jax.Array]:
         state: LearnerState = jax.tree.unflatten(self._structure, leaves)
         batch, normalizer = batch.map_observations(_numbers), state.normalizer
         if normalizer is not None:
             normalizer = normalizer.seen(batch.observation)
             batch = batch.map_observations(normalizer)
-        key = jax.random.fold_in(self._key, state.updates)
-        algorithm, metrics = self._algorithm.update(state.algorithm, batch, key)
+        algorithm, metrics = self._algorithm.update(state.algorithm, batch, _at(key, state.updates))
         average, updates = state.average, state.updates + 1
         if self._average_rate is not None:  # at first the plain mean of all weights so far
             rate = jnp.maximum(self._average_rate, 1 / updates)
@@ -315,6 +382,16 @@ def _jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return jax.jit(strict, **options)
 
 
+def _stream(seed: int, number: int) -> jax.Array:
+    """The data of the key of a stream: an argument of compiled functions, so that seeds can share them."""
+    return jax.random.key_data(jax.random.fold_in(jax.random.key(seed), number))
+
+
+def _at(stream: jax.Array, number: jax.Array) -> jax.Array:
+    """The key that a stream has for a step or an update."""
+    return jax.random.fold_in(jax.random.wrap_key_data(stream), number)
+
+
 def _placed(leaves: list[jax.Array], device: Device | None) -> list[jax.Array]:
     """On the device, where compiled functions of them then run; None: where JAX has put them."""
     return leaves if device is None else jax.device_put(leaves, device)
@@ -332,9 +409,9 @@ def _numbers(observation: jax.Array) -> jax.Array:
 
 def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transition[Array]:
     """Shapes and types of what the replay will hand over."""
-    observation = np.zeros((1, spec.observation_size), np.float32)
+    observation = np.zeros((algorithm.batch_parts, spec.observation_size), np.float32)
     action, _ = jax.eval_shape(algorithm.sample, algorithm.actor(state), observation, jax.random.key(0))
-    scalar = np.zeros(1, np.float32)
+    scalar = np.zeros(algorithm.batch_parts, np.float32)
     return Transition(observation, np.zeros(action.shape, action.dtype), scalar, scalar, observation)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections import deque
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
 from implicitq.events import Evaluated, Event, Measured, Started, Stopped, Ticked
@@ -20,10 +21,18 @@ _COMPILING = "compiling ..."
 
 
 class ProgressDisplay:
-    """A listener, cheap enough to hear of every step."""
+    """A listener, cheap enough to hear of every step.
 
-    def __init__(self, console: Console | None = None) -> None:
+    It can listen to several runs that are trained in step: then it shows the mean over them, and of the evaluations
+    their spread, the standard deviation of the runs' means.
+    """
+
+    def __init__(self, console: Console | None = None, runs: int = 1) -> None:
         self._console = console or Console(stderr=True)
+        self._runs = runs
+        self._task: TaskID | None = None
+        self._measured: list[float] = []  # training returns of the runs that have told them at this step
+        self._played: list[Evaluation] = []  # likewise
         # One line of 80 columns: what is longer is cut, and the bar takes what is left.
         self._progress = Progress(
             _text("[bold]{task.description}", 14),
@@ -39,13 +48,19 @@ class ProgressDisplay:
     def on_event(self, event: Event) -> None:
         match event:
             case Started():
-                self._begin(event)
+                if self._task is None:  # of several runs, the first one's is that of all
+                    self._begin(event)
             case Measured():
-                latest = event.values.get("episode_return", math.nan)
-                self._training = latest if math.isfinite(latest) else self._training
+                self._measured.append(event.values.get("episode_return", math.nan))
+                if len(self._measured) == self._runs:
+                    latest = statistics.fmean(self._measured)
+                    self._training = latest if math.isfinite(latest) else self._training
+                    self._measured = []
             case Evaluated():
-                self._evaluation = event.evaluation
-                self._print(event.evaluation)
+                self._played.append(event.evaluation)
+                if len(self._played) == self._runs:
+                    self._evaluations, self._played = self._played, []
+                    self._print(self._evaluations)
             case Ticked():
                 self._tick(event.step)
             case Stopped():
@@ -56,13 +71,14 @@ class ProgressDisplay:
         self._stride = event.config.num_envs
         self._pace = _Pace(self._first_update)
         self._training, self._shown = math.nan, 0.0
-        self._evaluation: Evaluation | None = None
+        self._evaluations: list[Evaluation] = []  # the last one of every run
         self._task = self._progress.add_task(
             event.config.env, total=event.until, completed=event.step, done="", pace="", told=_COMPILING
         )
         self._progress.start()
 
     def _tick(self, step: int) -> None:
+        assert self._task is not None
         self._pace.note(step)
         compiles = step < self._first_update <= step + self._stride  # the first update, which takes its time
         if not compiles and time.monotonic() - self._shown <= _REFRESH_SECONDS and step < self._until:
@@ -78,20 +94,30 @@ class ProgressDisplay:
 
     def _returns(self, step: int) -> str:
         told = [f"train {brief_number(self._training)}"] if math.isfinite(self._training) else []
-        if self._evaluation is not None:
-            told.append(f"eval {brief_number(self._evaluation.mean)}")
+        if self._evaluations:
+            mean, spread = _over_runs(self._evaluations)
+            told.append(f"eval {brief_number(mean)}" + (f"±{brief_number(spread)}" if self._runs > 1 else ""))
         return " ".join(told) or ("warming up" if step < self._first_update else "no episode yet")
 
-    def _print(self, done: Evaluation) -> None:
+    def _print(self, evaluations: list[Evaluation]) -> None:
         if self._console.is_terminal:
             return
+        done, (mean, spread) = evaluations[0], _over_runs(evaluations)
         parts = [f"return {done.mean:,.1f} ± {done.std:,.1f} over {len(done.returns)} episodes"]
+        if self._runs > 1:
+            parts = [f"return {mean:,.1f} ± {spread:,.1f} over {self._runs} seeds"]
         if math.isfinite(self._training):
             parts.append(f"training {self._training:,.1f}")
         if pace := self._pace.told(self._until, done.step):
             parts.append(pace)
         line = f"step {done.step:,} of {self._until:,}: {', '.join(parts)}"
         self._console.print(line, highlight=False, soft_wrap=True)
+
+
+def _over_runs(evaluations: list[Evaluation]) -> tuple[float, float]:
+    """Mean and standard deviation of the runs' mean returns."""
+    means = [done.mean for done in evaluations]
+    return statistics.fmean(means), statistics.pstdev(means)
 
 
 class _Pace:

@@ -7,7 +7,7 @@ them. Between two events the trainer is at a step boundary, where it can be save
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from implicitq.envs.making import EnvironmentFailed, EnvironmentMaker
 from implicitq.envs.vector import Step, TrainingEnvironments
 from implicitq.evaluate import Evaluator
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Ticked
-from implicitq.learner import Learner
+from implicitq.learner import REQUESTS, Draw, Learner, Request
 from implicitq.replay import Replay
 from implicitq.types import Array, Evaluation, InputError
 
@@ -72,6 +72,7 @@ class Trainer:
             discount=config.discount,
             n_step=config.n_step,
             later_steps=algorithm.needs_later_steps,
+            parts=algorithm.batch_parts,
             mask_shape=self.spec.mask_shape,
             observation_dtype=self.spec.observation_dtype,
         )
@@ -101,6 +102,17 @@ class Trainer:
 
     def run(self, until: int) -> Iterator[Event]:
         """Train up to the environment step `until`, and evaluate at the end."""
+        steps = self.steps(until)
+        answer = None
+        while True:
+            try:
+                item = steps.send(answer)
+            except StopIteration:
+                return
+            answer = self.learner.answer(item) if isinstance(item, REQUESTS) else (yield item)
+
+    def steps(self, until: int) -> Generator[Event | Request, tuple[Array, Array] | None, None]:
+        """The loop of `run`, which also gives out what it asks the learner for, and is to be sent the answers."""
         if self._observations is None:
             self._observations = self.envs.start()
             self._check_finite(self._observations, None)
@@ -108,12 +120,14 @@ class Trainer:
                 self._refuse_replay_beyond_memory(self.spec.mask_shape)
             self.replay.begin(np.ones(self.config.num_envs, bool), self._observations, self.envs.masks)
         while self.step < until:
-            self._collect()
+            actions = yield self._draw(self._observations)
+            assert actions is not None
+            self._collect(*actions)
             if self.step >= self.config.min_replay:
                 if self._due(self.config.log_every) or self.step >= until:
                     self.learner.watch()
                 for _ in range(self.config.num_envs * self.config.updates_per_step):
-                    self.learner.update(self.replay.sample(self.config.batch_size))
+                    yield self.replay.sample(self.config.batch_size)
             if self._due(self.config.log_every) or self.step >= until:
                 yield Measured(self.step, self._take_metrics())
             if self._due(self.config.eval_every) or self.step >= until:
@@ -131,10 +145,8 @@ class Trainer:
             self._evaluator = Evaluator(self._eval_maker, self.config.eval_episodes, self.config.seed)
         return self._evaluator.run(self.learner.shipped.deterministic, self.step)
 
-    def _collect(self) -> None:
-        """One step of every environment, with a sampled action."""
-        assert self._observations is not None
-        stored, coordinates = self._draw(self._observations)
+    def _collect(self, stored: Array, coordinates: Array) -> None:
+        """One step of every environment, with these actions."""
         step = self.envs.step(coordinates)
         if step.failed.any():
             stored, step = self._step_anew(stored, step.failed)
@@ -145,13 +157,11 @@ class Trainer:
         self.step += self.config.num_envs
         self._observations = self._count_episodes(step)
 
-    def _draw(self, observations: Array) -> tuple[Array, Array]:
-        """Actions of this step as they are stored, and their coordinates."""
+    def _draw(self, observations: Array) -> Draw:
+        """What to ask for: the actions of this step."""
         uniform = self.config.warmup == "uniform" and self.step < self.config.min_replay
-        draw = self.learner.newest.uniform if uniform else self.learner.newest.sample
         masks = self.envs.masks
-        stored, coordinates = draw(observations, self.step, *(() if masks is None else (masks,)))
-        return np.asarray(stored), np.asarray(coordinates)
+        return Draw(observations, self.step, uniform, () if masks is None else (masks,))
 
     def _step_anew(self, stored: Array, failed: Array) -> tuple[Array, Step]:
         """Cut the episodes of environments that failed, as a time limit would, and take the step in new ones.
@@ -164,7 +174,9 @@ class Trainer:
         observations = self.envs.restart(failed)
         self._check_finite(observations, None)
         self.replay.begin(failed, observations, self.envs.masks)
-        again, coordinates = self._draw(observations)
+        answer = self.learner.answer(self._draw(observations))
+        assert answer is not None
+        again, coordinates = answer
         return np.where(failed[:, None], again, stored), self.envs.step(coordinates, failed)
 
     def _count_episodes(self, step: Step) -> Array:

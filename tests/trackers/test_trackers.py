@@ -7,6 +7,7 @@ import shutil
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,12 +94,12 @@ def check(found: Curves, run: Path) -> None:
 def die_in_collecting(monkeypatch, calls: int) -> None:
     original = Trainer._collect
 
-    def collect(self: Trainer) -> None:
+    def collect(self: Trainer, *actions: Any) -> None:
         nonlocal calls
         calls -= 1
         if calls < 0:
             raise Crash
-        original(self)
+        original(self, *actions)
 
     monkeypatch.setattr(Trainer, "_collect", collect)
 

@@ -19,6 +19,7 @@ from implicitq import equations, policies
 from implicitq.algorithms.base import Metrics, global_norm
 from implicitq.configs import ImplicitConfig, Weights
 from implicitq.networks import StateValue
+from implicitq.normalization import trained
 from implicitq.policies import Distribution, Policy, restricted
 from implicitq.types import PyTree, Spec, Transition
 from implicitq.validation import require
@@ -196,6 +197,7 @@ class ImplicitAlgorithm:
     loss: Callable[[Any, Any, Transition[jax.Array], Any, jax.Array], LossResult]
     targets: Callable[[Any, Any], Any]  # which networks have a slowly following copy
     networks: Callable[[Any, Spec, jax.Array], Any] = separate_networks  # `Networks`, or what acts and answers alike
+    batch_parts: int = 1
 
     @property
     def needs_later_steps(self) -> bool:
@@ -213,14 +215,13 @@ class ImplicitAlgorithm:
 
     def start(self, actor: Networks) -> ImplicitState:
         target = jax.tree.map(jnp.copy, self.targets(actor, self.config))
-        parameters: PyTree = actor
-        return ImplicitState(actor, target, self._optimizer().init(parameters))
+        return ImplicitState(actor, target, self._optimizer().init(trained(actor)))
 
     def update(
         self, state: ImplicitState, batch: Transition[jax.Array], key: jax.Array
     ) -> tuple[ImplicitState, Metrics]:
         """One step of Adam on the loss, then the Polyak step of the targets."""
-        gradient, (metrics, online) = jax.grad(self._objective, has_aux=True)(state.online, state.target, batch, key)
+        gradient, (metrics, online) = jax.grad(self._objective, has_aux=True)(trained(state.online), state, batch, key)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         online = self._bounded(eqx.apply_updates(online, step))
         target = equations.polyak(state.target, self.targets(online, self.config), self.config.target_update)
@@ -276,10 +277,11 @@ class ImplicitAlgorithm:
         return equations.implicit_q(log_pi, actor.soft_value(observation, temperature, mask), temperature)
 
     def _objective(
-        self, online: Networks, target: Targets, batch: Transition[jax.Array], key: jax.Array
+        self, parameters: Networks, state: ImplicitState, batch: Transition[jax.Array], key: jax.Array
     ) -> tuple[jax.Array, tuple[Metrics, Networks]]:
         """The loss, and beside it that of the temperature, which shares no parameter with it."""
-        error, metrics, noted = self.loss(online, target, batch, self.config, key)
+        online: Networks = eqx.combine(parameters, state.online)
+        error, metrics, noted = self.loss(online, state.target, batch, self.config, key)
         metrics = {"loss": error, **metrics}
         if online.log_temperature is None:
             return error, (metrics, noted)

@@ -16,6 +16,7 @@ from implicitq.commands.parsing import (
     find_modules_here,
     parse,
 )
+from implicitq.compilation import use_cache
 from implicitq.runs import hub
 
 
@@ -39,6 +40,7 @@ def run(arguments: list[str]) -> int:
     options = parse(Options, "card", arguments)
     repo = None if options.repo is None else hub.check_repository(options.repo.removeprefix(hub.SCHEME))
     find_modules_here(options.env)
+    use_cache()
 
     from implicitq.push import CARD, Sharing, describe
     from implicitq.runs.atomic_files import write_atomically

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from implicitq.commands.display import console
 from implicitq.commands.parsing import parse
+from implicitq.compilation import use_cache
 from implicitq.doctor import Finding, examine
 
 _SIGNS = {"good": "ok", "missing": "--", "broken": "!!"}
@@ -27,6 +28,7 @@ class Options:
 
 def run(arguments: list[str]) -> int:
     options = parse(Options, "doctor", arguments)
+    use_cache()
     found = examine()
     good = all(finding.state != "broken" for finding in found)
     if options.json:

@@ -18,6 +18,7 @@ from implicitq.commands.parsing import (
     find_modules_here,
     parse,
 )
+from implicitq.compilation import use_cache
 from implicitq.runs import hub
 
 
@@ -46,6 +47,7 @@ def run(arguments: list[str]) -> int:
     options = parse(Options, "push", arguments)
     repo = hub.check_repository(options.repo.removeprefix(hub.SCHEME))
     find_modules_here(options.env)
+    use_cache()
 
     from implicitq.push import FILES, Sharing, collect, write_folder
 

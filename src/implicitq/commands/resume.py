@@ -24,7 +24,7 @@ from implicitq.commands.parsing import (
 from implicitq.commands.train import learn
 from implicitq.compilation import use_cache
 from implicitq.configs import Config
-from implicitq.runs.layout import read_config
+from implicitq.runs.layout import read_config, run_folders, seeds_in
 from implicitq.types import InputError
 
 
@@ -37,7 +37,7 @@ class Options:
     report, since the result is no longer what the seed alone gives.
     """
 
-    directory: Folder  # Run folder.
+    directory: Folder  # Run folder, or the folder of several seeds that train --seeds made.
     steps: Annotated[int | None, default("as planned", "INT")] = None  # New total, to go beyond the planned end.
     env: EnvironmentName = None  # Gymnasium id of the task.
     trust_env: TrustFile = False
@@ -55,9 +55,10 @@ def run(arguments: list[str]) -> int:
     find_modules_here(options.env)
     use_cache(options.cache)
 
-    from implicitq.agent import resume
+    from implicitq import agent as one
+    from implicitq import seeds as several
 
-    agent = resume(
+    agent = (several.resume if seeds_in(options.directory) else one.resume)(
         options.directory,
         options.env,
         inexact=options.inexact,
@@ -66,14 +67,15 @@ def run(arguments: list[str]) -> int:
         device=options.device,
         **changed,
     )
-    if agent.step >= (agent.config.steps if options.steps is None else options.steps):
+    planned = _config(options.directory).steps if options.steps is None else options.steps
+    if agent.step >= planned:
         agent.close()
         raise InputError(
             f"{options.directory} is finished at step {agent.step:,}; to train on, give --steps with more than that"
         )
     if options.steps is not None:
         agent.extend(options.steps)
-    console.print(f"resuming {options.directory} at step {agent.step:,} of {agent.config.steps:,}")
+    console.print(f"resuming {options.directory} at step {agent.step:,} of {planned:,}")
     if changed:
         console.print(f"with other settings from here on: {', '.join(f'{k} {v}' for k, v in changed.items())}")
     return learn(agent, None, options.track)
@@ -81,6 +83,6 @@ def run(arguments: list[str]) -> int:
 
 def _config(folder: Path) -> Config:
     try:
-        return read_config(folder)
+        return read_config(run_folders(folder)[0])
     except InputError as error:
         raise InputError(f"{folder} is not a run folder: {error}") from None

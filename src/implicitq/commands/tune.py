@@ -12,11 +12,13 @@ import tyro
 from implicitq.commands.display import console
 from implicitq.commands.parsing import (
     C,
+    Cache,
     Hyperparameters,
     given_names,
     parse_with_config,
     split_algorithm,
 )
+from implicitq.compilation import use_cache
 from implicitq.tuning.space import Space, default_space, read_space
 from implicitq.types import InputError
 
@@ -24,7 +26,7 @@ from implicitq.types import InputError
 @dataclass(frozen=True)
 class Options(Generic[C]):
     config: Hyperparameters[C]
-    out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("tune")  # Folder of the search; the same goes on with it.
+    out: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/tune")  # Folder of the search.
     trials: int = 30  # Settings to try in all.
     space: Annotated[
         tuple[str, ...],
@@ -36,6 +38,7 @@ class Options(Generic[C]):
         ),
     ] = ()
     seeds: int = 1  # Runs of each trial, with --seed, --seed + 1, ...; their mean counts.
+    cache: Cache = True
     prune: bool = True  # Stop a trial early if it is worse than the median of the others at that step.
 
 
@@ -43,6 +46,7 @@ def run(arguments: list[str]) -> int:
     options = parse_with_config(Options, "tune", _PURPOSE, "Pendulum-v1", arguments)
     if options.trials < 1 or options.seeds < 1:
         raise InputError(f"trials and seeds must be at least 1, got {options.trials} and {options.seeds}")
+    use_cache(options.cache)
     config = options.config
     space = _space(options, arguments)
 

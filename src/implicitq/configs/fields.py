@@ -21,7 +21,8 @@ class Config:
     env: str = "Pendulum-v1"  # Gymnasium id of the task.
     steps: int = 1_000_000  # Environment steps to train for.
     seed: int = 0  # Fixes all that is random: networks, exploration, replay, episodes.
-    preset: Literal["paper", "none", "file"] = "paper"  # paper: per-task exceptions; none; or a FILE.toml or FILE.json.
+    preset: Literal["paper", "none", "file"] = "paper"
+    """Settings of the task. paper: those of known tasks; none: one setting for all; or the path of a preset file."""
     discount: float = 0.99  # gamma: how much a reward counts that comes one step later.
     target_update: float = 0.05  # lambda: target <- (1 - lambda) target + lambda online, after every update.
     learning_rate: float = 3e-4  # Step size of Adam.
@@ -234,6 +235,8 @@ class IQConfig(ImplicitConfig):
         both = self.batch_norm and self.n_step_target == "path"
         require(self, "n_step_target", not both, "'plain' or 'soft' with batch_norm")
         require(self, "members", 1 <= self.members <= 100, "a whole number from 1 to 100")
+        enough = self.batch_size >= self.members
+        require(self, "batch_size", enough, f"at least members ({self.members}): each has its own part of a batch")
         factored = self.members == 1 or POLICIES[self.policy].factored
         require(self, "members", factored, f"1 with policy {self.policy!r}, whose members have no common policy")
 

@@ -31,8 +31,8 @@ class Multicategorical(eqx.Module):
     def log_prob(self, action: jax.Array) -> jax.Array:
         """ln pi(a|s) = sum_j (F_j(a_j) - ln sum exp F_j - ln width): [B, D] -> [B]."""
         chosen = action[..., None] == jnp.arange(self.logits.shape[-1])[None, None]  # [B, D, N]
-        picked = jnp.sum(self.logits, axis=-1, where=chosen)
-        return jnp.sum(picked - jax.nn.logsumexp(self.logits, axis=-1) - self.log_width, axis=-1)
+        picked = jnp.sum(_normalised(self.logits)[0], axis=(-2, -1), where=chosen)
+        return picked - self.log_width * self.logits.shape[-2]
 
     def allowing(self, mask: jax.Array) -> Multicategorical:
         return dataclasses.replace(self, logits=jnp.where(mask, self.logits, -jnp.inf))
@@ -45,15 +45,15 @@ class Multicategorical(eqx.Module):
 
     def entropy(self, key: jax.Array) -> jax.Array:
         """Exact entropy of every dimension, in nats: [B, D]."""
-        log_pi = jax.nn.log_softmax(self.logits)
+        log_pi, _ = _normalised(self.logits)
         finite = jnp.where(jnp.isneginf(log_pi), 0.0, log_pi)  # 0 ln 0 = 0, and its gradient too
         return self.log_width - jnp.sum(jnp.exp(log_pi) * finite, axis=-1)
 
     def pool(self, others: Sequence[Multicategorical]) -> tuple[Multicategorical, jax.Array]:
         """The mean of ln pi_i, normalised: ln Z = sum_j ln sum_n exp mean_i ln pi_ij(n)."""
-        each = jnp.stack([jax.nn.log_softmax(distribution.logits) for distribution in (self, *others)])
-        mean = jnp.mean(each, axis=0)  # [B, D, N]
-        log_z = jnp.sum(jax.nn.logsumexp(mean, axis=-1), axis=-1)
+        each = [_normalised(distribution.logits)[0] for distribution in (self, *others)]
+        mean = sum(each[1:], each[0]) / len(each)  # [B, D, N]
+        log_z = jnp.sum(_normalised(mean)[1], axis=-1)
         return Multicategorical(mean, self.log_width, self.continuous), log_z
 
     def deterministic(self) -> jax.Array:
@@ -62,6 +62,17 @@ class Multicategorical(eqx.Module):
             centres = jnp.asarray(bin_centres(self.logits.shape[-1]))
             return jnp.sum(self.probabilities() * centres[None, None], axis=-1)
         return jnp.argmax(self.logits, axis=-1)
+
+
+def _normalised(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """F - ln sum exp F, and ln sum exp F: [B, D, N] -> [B, D, N], [B, D].
+
+    One function for all that asks for either, so that the compiler finds that they are the same and does it once.
+    """
+    top = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    shifted = logits - top
+    log_sum = jnp.log(jnp.sum(jnp.exp(shifted), axis=-1, keepdims=True))
+    return shifted - log_sum, (log_sum + top)[..., 0]
 
 
 def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> MulticategoricalPolicy:

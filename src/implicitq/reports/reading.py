@@ -11,7 +11,7 @@ from typing import Any
 from implicitq import configs
 from implicitq.configs import Config
 from implicitq.reports.labels import BRANCH
-from implicitq.runs.conditions import unused_packages
+from implicitq.runs.conditions import OF_THE_PROCESS, unused_packages
 from implicitq.runs.finding import Broken, find_runs
 from implicitq.runs.layout import FoundRun, slug
 from implicitq.runs.settings import ForeignConfig, identity
@@ -23,7 +23,7 @@ from implicitq.types import InputError
 
 Random = Mapping[str, Mapping[str, Any]]  # task -> scores of the random policy
 
-_OF_THE_MACHINE = ("processor", "system", "threads", "python")  # these may differ between runs of one report
+_OF_THE_MACHINE = (*OF_THE_PROCESS, "system", "python")  # these may differ between runs of one report
 _OF_THE_SWEEP = {"algorithm", "env", "seed", "preset"}
 
 

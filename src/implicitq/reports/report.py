@@ -21,6 +21,7 @@ from implicitq.reports.signals import Signals
 from implicitq.reports.summary import HOW, summary
 from implicitq.reports.tables import DataTable
 from implicitq.runs.atomic_files import write_atomically
+from implicitq.runs.conditions import OF_THE_PROCESS
 from implicitq.runs.finding import REPORT
 from implicitq.runs.layout import slug
 from implicitq.runs.settings import identity, to_file
@@ -205,7 +206,7 @@ def _circumstances(found: Gathered) -> Iterator[str]:
     if versions is None:
         yield page.paragraph("The versions these runs were made with are not recorded.", "notice")
     else:
-        kept = [(k, str(v)) for k, v in versions.items() if k not in ("processor", "threads")]
+        kept = [(k, str(v)) for k, v in versions.items() if k not in OF_THE_PROCESS]
         yield tables.html_table("Versions", ("package", "version"), kept)
         yield page.listing(f"Machines: {len(found.machines)}", found.machines)
     for algorithm, theirs in found.foreign_versions.items():

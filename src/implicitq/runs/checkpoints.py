@@ -127,6 +127,12 @@ class Checkpoints:
             if checkpoint_step(name.removeprefix(f"{CHECKPOINTS}/")) == step:
                 self._directory.rename(name, ".rejected")
 
+    def forget(self, step: int) -> None:
+        """Remove a checkpoint that the run does not go on from."""
+        for name in self._directory.files(CHECKPOINTS):
+            if checkpoint_step(name.removeprefix(f"{CHECKPOINTS}/")) == step:
+                self._directory.remove(name)
+
     def prune(self, plan: Config) -> None:
         """Drop checkpoints but the newest ones, segments that none of these needs, and what was left half-written.
 

@@ -1,18 +1,29 @@
-"""What the bits of a result depend on besides the config: versions of packages, processor, threads. Needs no JAX."""
+"""What the bits of a result depend on besides the config: versions of packages, processor, threads, stacked seeds.
+
+Needs no JAX.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+TOGETHER = "seeds_together"
+OF_THE_PROCESS = ("processor", "threads", TOGETHER)
+"""Not versions, but how the run was made."""
 
 PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
 
 
-def versions() -> dict[str, Any]:
-    """Versions and machine of this process, as versions.json of a run keeps them."""
+def versions(together: Sequence[int] = ()) -> dict[str, Any]:
+    """Versions and machine of this process, as versions.json of a run keeps them.
+
+    `together` are the seeds that it trains in step.
+    """
     found = {}
     for package in PACKAGES:
         try:
@@ -25,6 +36,7 @@ def versions() -> dict[str, Any]:
         "system": platform.system(),
         "processor": _processor(),
         "threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        **({TOGETHER: list(together)} if len(together) > 1 else {}),
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ from implicitq.runs import branches, layout, policy_file, timing
 from implicitq.runs.atomic_files import json_bytes, read_json
 from implicitq.runs.branches import Branch
 from implicitq.runs.checkpoints import Checkpoints, Loss, ReplayDamaged
-from implicitq.runs.conditions import unused_packages, versions
+from implicitq.runs.conditions import TOGETHER, unused_packages, versions
 from implicitq.runs.directory import PART, Directory
 from implicitq.runs.layout import (
     BEST,
@@ -74,17 +74,21 @@ class Start(NamedTuple):
 class RunFolder:
     """One run on disk, and the listener that writes it: `create` and `prepare` it, or `open` and `restore` it."""
 
-    def __init__(self, directory: Path, config: Config) -> None:
+    def __init__(self, directory: Path, config: Config, together: Sequence[int] = ()) -> None:
+        """`together`: the seeds that are trained in step in this process, if there are more than this one."""
         self.directory = directory
+        self._together = together
         self.config = config
         self._files = Directory(directory, LOCK, (CHECKPOINTS, REPLAY))
         self._checkpoints = Checkpoints(self._files)
-        self._clock = timing.Clock(0.0, 0.0)
+        self._clock = timing.Clock(0.0, 0.0, max(1, len(together)))
         self._trainer: Trainer | None = None  # known from `prepare` or `restore` on
         self._metrics: list[str] = []  # columns of metrics.csv, likewise
 
     @staticmethod
-    def create(directory: str | Path, config: Config, start: Start | None = None) -> RunFolder:
+    def create(
+        directory: str | Path, config: Config, start: Start | None = None, together: Sequence[int] = ()
+    ) -> RunFolder:
         """A fresh folder; one that already holds a run is refused. `start`: the policy that the run begins with."""
         directory = Path(directory)
         if layout.has_run(directory):
@@ -101,9 +105,9 @@ class RunFolder:
         if found or (directory.exists() and not directory.is_dir()):
             raise InputError(f"{directory} is not an empty folder; choose another --out")
         directory.mkdir(parents=True, exist_ok=True)
-        run = RunFolder(directory, config)
+        run = RunFolder(directory, config, together)
         with run._closed_on_failure():
-            run._files.write(VERSIONS, json_bytes(versions()))
+            run._files.write(VERSIONS, json_bytes(versions(together)))
             if start is not None:
                 run._files.write(START, start.content)
                 run._files.write(BRANCHES, json_bytes(branches.to_file([branches.begun_with(start.told)])))
@@ -111,13 +115,13 @@ class RunFolder:
         return run
 
     @staticmethod
-    def open(directory: str | Path) -> RunFolder:
+    def open(directory: str | Path, together: Sequence[int] = ()) -> RunFolder:
         directory = Path(directory)
         try:
             config = layout.read_config(directory)
         except InputError as error:
             raise InputError(f"{directory} is not a run folder: {error}") from None
-        run = RunFolder(directory, config)
+        run = RunFolder(directory, config, together)
         with run._closed_on_failure():
             run._files.refuse_others((*_FILES, *(f"{name}{PART}" for name in _FILES)))
             run._checkpoints.check_config(config, branches.taken(branches.read(directory), config))
@@ -198,13 +202,16 @@ class RunFolder:
         self._write_policy(trainer)
         self._note_time(trainer.step)  # from where the clocks go on if the run does
 
-    def restore(self, trainer: Trainer, salvage: bool = False) -> None:
+    def restore(self, trainer: Trainer, salvage: bool = False, among: Collection[int] | None = None) -> None:
         """Bring the trainer to the newest good checkpoint; to the start if there is none yet.
 
         With `salvage`, if none is good, to the newest one of which only rows of the replay are damaged, without these.
+        With `among`, only to one of these steps; later ones are forgotten.
         """
-        steps = self._checkpoints.steps()
+        steps = [step for step in self._checkpoints.steps() if among is None or step in among]
         if not steps:
+            if among is not None:
+                self._forget_first_steps()
             self._begin_again(trainer)
             return
         reasons, loss = [], None
@@ -218,8 +225,8 @@ class RunFolder:
                 reasons.append(error)
         else:
             step, loss = self._salvaged(trainer, steps[::-1], reasons, salvage)
-        for bad in steps[steps.index(step) + 1 :]:
-            self._checkpoints.reject(bad)
+        for later in [each for each in self._checkpoints.steps() if each > step]:
+            (self._checkpoints.reject if later in steps else self._checkpoints.forget)(later)
         if loss is not None:
             self._note_loss(loss)
         elif reasons:
@@ -229,6 +236,13 @@ class RunFolder:
         self._metrics = self._files.read(METRICS).split(b"\n", 1)[0].decode(errors="replace").split(",")
         self._move_branches(step)
         self._finish_what_was_left(trainer)
+
+    def _forget_first_steps(self) -> None:
+        """Of a run that is to begin again, since others that are trained with it have not come so far."""
+        for step in self._checkpoints.steps():
+            self._checkpoints.forget(step)
+        for name in {POLICY, BEST} & {*self._files.files()}:
+            self._files.remove(name)
 
     def _begin_again(self, trainer: Trainer) -> None:
         if (self.directory / POLICY).exists():  # it is written after the first checkpoint
@@ -279,15 +293,19 @@ class RunFolder:
     def check_exactness(self) -> None:
         """Refuse to go on where the same bits cannot be expected."""
         try:
-            then, now = layout.read_versions(self.directory) or {}, versions()
+            then, now = layout.read_versions(self.directory) or {}, versions(self._together)
         except InputError as error:
             raise InputError(f"{self.directory}: {error}") from None
-        used = [name for name in now if name not in unused_packages(self.config.env)]
-        changed = [f"{name} {then.get(name)} -> {now[name]}" for name in used if then.get(name) != now[name]]
+        used = [name for name in {**now, TOGETHER: None} if name not in unused_packages(self.config.env)]
+        changed = [name for name in used if then.get(name) != now.get(name)]
         if changed:
+            listed = ", ".join(f"{name} {then.get(name)} -> {now.get(name)}" for name in changed)
+            remedy = "set them back"
+            if changed == [TOGETHER] and not self._together:
+                remedy = f"go on with all these seeds (implicitq resume {self.directory.parent})"
             raise InputError(
-                f"the run began under other conditions ({', '.join(changed)}), so it cannot go on exactly as if "
-                "never interrupted; set them back, or accept it with --inexact"
+                f"the run began under other conditions ({listed}), so it cannot go on exactly as if never "
+                f"interrupted; {remedy}, or accept it with --inexact"
             )
 
     def evaluations(self) -> list[Evaluation]:
@@ -358,7 +376,7 @@ class RunFolder:
         kept = [row for row in rows if row.step <= step]
         self._files.write(TIMING, b"".join(map(_line, [timing.COLUMNS, *kept])))
         if kept:
-            self._clock = timing.Clock(kept[-1].wall, kept[-1].cpu)
+            self._clock = timing.Clock(kept[-1].wall, kept[-1].cpu, max(1, len(self._together)))
 
 
 def _line(values: Iterable[Any]) -> bytes:

@@ -78,9 +78,10 @@ class Progress:
     training: float | None = None  # mean return of the training episodes that ended last
 
 
-def fresh_folder(config: Config) -> Path:
-    """runs/TASK-ALGORITHM-SEED-TIME, with a number behind it if that is taken."""
-    stem = f"{config.env.replace('/', '-').replace(':', '-')}-{config.algorithm}-{config.seed}"
+def fresh_folder(config: Config, seeds: int = 1) -> Path:
+    """runs/TASK-ALGORITHM-SEED-TIME, with a number behind it if that is taken; for several seeds, their number."""
+    what = str(config.seed) if seeds == 1 else f"{seeds}-seeds"
+    stem = f"{config.env.replace('/', '-').replace(':', '-')}-{config.algorithm}-{what}"
     base = Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     number, folder = 1, base
     while folder.exists():
@@ -91,7 +92,25 @@ def fresh_folder(config: Config) -> Path:
 
 def run_name(env: str, label: str, seed: int) -> str:
     """Where a sweep keeps a run, and what a report calls one of a study table."""
-    return f"{slug(env)}/{slug(label)}/seed-{seed}"
+    return f"{slug(env)}/{slug(label)}/{seed_name(seed)}"
+
+
+def seed_name(seed: int) -> str:
+    """The folder of one seed, in that of several."""
+    return f"seed-{seed}"
+
+
+def seeds_in(folder: Path) -> list[int]:
+    """Seeds that have a run folder in this one, which is none itself."""
+    if has_run(folder) or not folder.is_dir():
+        return []
+    found = (re.fullmatch(r"seed-(0|[1-9]\d{0,9})", path.name) for path in folder.iterdir() if has_run(path))
+    return sorted(int(match[1]) for match in found if match is not None)
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """Those of the seeds in this folder, or the folder itself if there are none."""
+    return [folder / seed_name(seed) for seed in seeds_in(folder)] or [folder]
 
 
 def slug(text: str) -> str:

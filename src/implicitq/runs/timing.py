@@ -18,11 +18,13 @@ class Row(NamedTuple):
 class Clock:
     """Wall and CPU seconds of the run, over all its sessions."""
 
-    def __init__(self, wall: float, cpu: float) -> None:
-        self._wall, self._cpu = wall - time.monotonic(), cpu - time.process_time()
+    def __init__(self, wall: float, cpu: float, runs: int = 1) -> None:
+        """`runs` that share the process share its CPU seconds evenly."""
+        self._runs = runs
+        self._wall, self._cpu = wall - time.monotonic(), cpu - time.process_time() / runs
 
     def read(self) -> tuple[float, float]:
-        return round(self._wall + time.monotonic(), 3), round(self._cpu + time.process_time(), 3)
+        return round(self._wall + time.monotonic(), 3), round(self._cpu + time.process_time() / self._runs, 3)
 
 
 def read_rows(content: bytes) -> tuple[list[Row], bool]:
