@@ -25,6 +25,7 @@ from implicitq import agent as agents
 from implicitq.commands import main
 from implicitq.configs import Config
 from implicitq.export import export_onnx
+from implicitq.seeds import Seeds
 from toys import SMALL
 
 MOST_STEPS = 60  # of any call of learn in a page or an example: an evaluation and a checkpoint
@@ -37,7 +38,7 @@ EXAMPLES = sorted((ROOT / "examples").iterdir())
 def in_small(monkeypatch, tmp_path, request) -> Iterator[None]:
     """Work in an empty folder, where whatever is trained is tiny, however large the page or the example has it."""
     made: list[implicitq.Agent] = []
-    build, learn, evaluate = agents._agent, implicitq.Agent.learn, implicitq.Agent.evaluate
+    build, evaluate = agents._agent, implicitq.Agent.evaluate
     with_updates = request.node.callspec.id in WITH_UPDATES
     least = SMALL["min_replay"] if with_updates else NO_UPDATES
 
@@ -49,16 +50,20 @@ def in_small(monkeypatch, tmp_path, request) -> Iterator[None]:
         made.append(build(config, *given, **named))
         return made[-1]
 
-    def short_learn(self: implicitq.Agent, steps: float | None = None, **more: Any) -> implicitq.Agent:
-        wanted = self.config.steps - self.step if steps is None else steps
-        return learn(self, min(int(wanted), MOST_STEPS), **more)
+    def shortened(learn: Callable[..., Any]) -> Callable[..., Any]:
+        def short_learn(self: Any, steps: float | None = None, **more: Any) -> Any:
+            config = (self.agents[0] if isinstance(self, Seeds) else self).config
+            return learn(self, min(int(config.steps - self.step if steps is None else steps), MOST_STEPS), **more)
+
+        return short_learn
 
     def short_evaluate(self: implicitq.Agent, episodes: int = 10, **more: Any) -> implicitq.Evaluation:
         return evaluate(self, min(episodes, 2), **more)
 
     monkeypatch.setattr(agents, "_agent", small_agent)
     monkeypatch.setattr(implicitq.Agent, "evaluate", short_evaluate)
-    monkeypatch.setattr(implicitq.Agent, "learn", short_learn)
+    for learner in (implicitq.Agent, Seeds):
+        monkeypatch.setattr(learner, "learn", shortened(learner.learn))
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which the command line replaces
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.chdir(tmp_path)
