@@ -153,6 +153,11 @@ def test_the_command_measures_its_parts_and_the_start_with_and_without_a_cache(c
     assert len(command._tables(found)) == 1
 
 
+def test_no_repeats_are_refused(capfd):
+    assert cli.run(["bench", "--repeats", "0"]) == 2
+    assert "repeats must be a whole number of at least 1, got 0" in capfd.readouterr().err
+
+
 def test_a_part_that_does_not_exist_is_named(capfd):
     assert cli.run(["bench", "--parts", "update"]) == 2
     assert "did you mean updates" in capfd.readouterr().err.replace("'", "")

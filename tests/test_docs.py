@@ -51,9 +51,10 @@ def in_small(monkeypatch, tmp_path, request) -> Iterator[None]:
         return made[-1]
 
     def shortened(learn: Callable[..., Any]) -> Callable[..., Any]:
-        def short_learn(self: Any, steps: float | None = None, **more: Any) -> Any:
-            config = (self.agents[0] if isinstance(self, Seeds) else self).config
-            return learn(self, min(int(config.steps - self.step if steps is None else steps), MOST_STEPS), **more)
+        def short_learn(self: implicitq.Agent | Seeds, steps: float | None = None, **more: Any) -> Any:
+            first = self.agents[0] if isinstance(self, Seeds) else self
+            wanted = first.config.steps - first.step if steps is None else steps
+            return learn(self, min(int(wanted), MOST_STEPS), **more)
 
         return short_learn
 
@@ -62,8 +63,8 @@ def in_small(monkeypatch, tmp_path, request) -> Iterator[None]:
 
     monkeypatch.setattr(agents, "_agent", small_agent)
     monkeypatch.setattr(implicitq.Agent, "evaluate", short_evaluate)
-    for learner in (implicitq.Agent, Seeds):
-        monkeypatch.setattr(learner, "learn", shortened(learner.learn))
+    for each in (implicitq.Agent, Seeds):
+        monkeypatch.setattr(each, "learn", shortened(each.learn))
     monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # which the command line replaces
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.chdir(tmp_path)

@@ -12,7 +12,7 @@ GAMMA = 0.9
 GOES_ON, TERMINATES, IS_CUT = range(3)
 
 
-def make_replay(rows: int, num_envs: int, seed: int = 0, n_step: int = 1) -> Replay:
+def make_replay(rows: int, num_envs: int, seed: int = 0, n_step: int = 1, parts: int = 1) -> Replay:
     return Replay(
         rows=rows,
         num_envs=num_envs,
@@ -22,6 +22,7 @@ def make_replay(rows: int, num_envs: int, seed: int = 0, n_step: int = 1) -> Rep
         generator=np.random.default_rng(seed),
         discount=GAMMA,
         n_step=n_step,
+        parts=parts,
     )
 
 
@@ -148,6 +149,36 @@ def test_rings_of_different_lengths_are_sampled_uniformly_before_they_are_full()
     play(replay, model, [[GOES_ON, TERMINATES]] * 20, np.random.default_rng(0))
     rings = np.array([model.held()[float(o)][0] for o in replay.sample(4000).observation[:, 0]])
     assert abs(rings.mean() - 0.5) < 0.05
+
+
+@pytest.mark.parametrize(("parts", "num_envs"), [(2, 1), (3, 2)])
+def test_every_transition_belongs_to_one_part_of_the_batches_for_good(parts, num_envs):
+    """While the rings fill and when they have come round. The numbers of observations tell the transitions apart."""
+    replay = make_replay(60 * num_envs, num_envs, parts=parts)
+    ends, goes_on = np.ones(num_envs, bool), np.zeros(num_envs, bool)
+    count, owners = 0, {}
+    for step in range(150):
+        numbers = np.arange(count, count + num_envs, dtype=np.float32)[:, None]
+        if step == 0 or step % 7 == 0:
+            replay.begin(ends, numbers)
+        count += num_envs
+        after = numbers + num_envs if step % 7 != 6 else numbers + 0.5
+        replay.add(np.zeros((num_envs, 1), int), np.ones(num_envs), ends if step % 7 == 6 else goes_on, goes_on, after)
+        if step in (30, 55, 80, 149):
+            drawn = np.concatenate([replay.sample(10 * parts + 1).observation.reshape(parts, 10) for _ in range(99)], 1)
+            for part, observations in enumerate(drawn):
+                assert {owners.setdefault(number, part) for number in observations.tolist()} == {part}
+            shares = np.array([len(set(observations)) for observations in drawn.tolist()])
+            assert shares.sum() > 0.9 * num_envs * min(step, 50), "what is held is drawn by one part or another"
+            assert shares.min() > 0.2 * shares.sum(), "and divided about evenly"
+
+
+def test_a_part_without_rows_of_its_own_takes_those_of_others():
+    replay = make_replay(8, 1, parts=4)
+    replay.begin(np.ones(1, bool), np.zeros((1, 1), np.float32))
+    end = np.array([False])
+    replay.add(np.zeros((1, 1), int), np.ones(1), end, end, np.ones((1, 1), np.float32))
+    assert (replay.sample(8).observation == 0).all()
 
 
 def test_a_million_humanoid_transitions_fit_in_one_and_a_half_gigabytes():

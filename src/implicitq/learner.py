@@ -409,9 +409,9 @@ def _numbers(observation: jax.Array) -> jax.Array:
 
 def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transition[Array]:
     """Shapes and types of what the replay will hand over."""
-    observation = np.zeros((1, spec.observation_size), np.float32)
+    observation = np.zeros((algorithm.batch_parts, spec.observation_size), np.float32)
     action, _ = jax.eval_shape(algorithm.sample, algorithm.actor(state), observation, jax.random.key(0))
-    scalar = np.zeros(1, np.float32)
+    scalar = np.zeros(algorithm.batch_parts, np.float32)
     return Transition(observation, np.zeros(action.shape, action.dtype), scalar, scalar, observation)
 
 

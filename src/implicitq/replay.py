@@ -24,6 +24,9 @@ _STEP = 1  # an action was taken here and the episode went on, or was cut by a t
 _TERMINAL_STEP = 2  # an action was taken here and the episode terminated
 _LAST = 3  # last observation of an episode: no action
 
+_SCATTER = 2654435761  # 2^32 over the golden ratio: multiples of it look random in their upper bits
+_PATIENCE = 100  # draws after which a part of a batch takes rows of another
+
 
 class Episode(NamedTuple):
     """An episode of L steps, with its last observation, at which no action was taken."""
@@ -50,8 +53,12 @@ class Replay:
         later_steps: bool = False,
         mask_shape: tuple[int, int] | None = None,
         observation_dtype: np.dtype = _FLOAT,
+        parts: int = 1,
     ) -> None:
-        """Samples are n-step returns; `later_steps`: with the observations and actions of steps 1 to n - 1."""
+        """Samples are n-step returns; `later_steps`: with the observations and actions of steps 1 to n - 1.
+
+        Batches have `parts` equal parts, one after the other, and every row belongs to one part for good.
+        """
         self._capacity = rows // num_envs  # C
         total = self._capacity * num_envs
         self._observations = np.zeros((total, observation_size), observation_dtype)
@@ -64,6 +71,7 @@ class Replay:
         self._written = np.zeros(num_envs, np.int64)  # rows completed since the start, per ring
         self._generator = generator
         self._discount, self._n_step, self._later_steps = discount, n_step, later_steps
+        self._parts = parts
 
     @staticmethod
     def row_bytes(
@@ -121,7 +129,7 @@ class Replay:
     def sample(self, batch_size: int) -> Transition[Array]:
         """A uniform batch of transitions, with n-step returns that stop at the end of the episode."""
         start = self._draw(batch_size)
-        row, reward, weight = start, self._rewards[start], np.full(batch_size, self._discount, np.float32)
+        row, reward, weight = start, self._rewards[start], np.full(len(start), self._discount, np.float32)
         rows, weights = [], []
         for _ in range(1, self._n_step):
             following = self._after(row)
@@ -279,19 +287,36 @@ class Replay:
         return np.where((rows + 1) % self._capacity == 0, rows + 1 - self._capacity, rows + 1)
 
     def _draw(self, batch_size: int) -> Array:
-        """Rows with an action, uniformly: draw from all rows, draw again where there was none."""
-        filled = min(int(self._written.max()), self._capacity)
-        rows = self._draw_any(batch_size, filled)
-        while True:
-            flags = self._flags[rows]
-            wrong = np.flatnonzero((flags != _STEP) & (flags != _TERMINAL_STEP))
-            if not wrong.size:
-                return rows
-            rows[wrong] = self._draw_any(wrong.size, filled)
+        """Rows with an action, uniformly: draw from all rows, draw again where there was none.
 
-    def _draw_any(self, count: int, filled: int) -> Array:
-        ring, position = np.divmod(self._generator.integers(len(self._base) * filled, size=count), filled)
-        return ring * self._capacity + position
+        A part of a batch draws from the rows of its own. Where there are hardly any, it takes what there is.
+        """
+        filled = min(int(self._written.max()), self._capacity)
+        owner = np.repeat(np.arange(self._parts), batch_size // self._parts)  # the rest is left out
+        rows, attempts = self._draw_any(owner, filled), 0
+        while (wrong := self._without_action(rows)).size:
+            attempts += 1
+            rows[wrong] = self._draw_any((owner[wrong] + attempts // _PATIENCE) % self._parts, filled)
+        return rows
+
+    def _without_action(self, rows: Array) -> Array:
+        """Where in `rows` no action was taken."""
+        flags = self._flags[rows]
+        return np.flatnonzero((flags != _STEP) & (flags != _TERMINAL_STEP))
+
+    def _draw_any(self, owner: Array, filled: int) -> Array:
+        """A row for each entry of `owner`, uniformly over the rows of that part.
+
+        Of every P neighbouring rows, with P parts, each part has one. Which it is turns from one such block to the
+        next, in a way that looks random.
+        """
+        parts = self._parts
+        blocks = -(-filled // parts)
+        ring, block = np.divmod(self._generator.integers(len(self._base) * blocks, size=len(owner)), blocks)
+        turn = ((block + self._base[ring]) * _SCATTER & 0xFFFFFFFF) >> 16
+        position = block * parts + (owner + turn) % parts
+        beyond = position >= self._capacity  # the last block may not fit; the open row has no action and is refused
+        return np.where(beyond, self._open_rows()[ring], self._base[ring] + position)
 
 
 def _mask_bytes(shape: tuple[int, int]) -> int:

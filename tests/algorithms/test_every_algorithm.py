@@ -40,7 +40,8 @@ def trained_on_probe(algorithm: str, probe: partial, callback=(), **more) -> imp
         steps = 3_500
     if algorithm == "iq-auto":
         settings["n_step"] = 1  # several steps would hold the actions of the warm-up
-        settings |= {"batch_size": 256, "learning_rate": 1e-3}  # the statistics of smaller batches are too noisy for it
+        settings |= {"batch_size": 512, "learning_rate": 1e-3}  # the statistics of smaller batches are too noisy for it
+        settings["temperature"] = 0.003  # centred ln pi pays for more entropy than wanted, where all actions are alike
         settings["softmax"] = "scaled"  # so low a temperature needs plain logits of hundreds, a long way for its steps
         settings["actor_average"] = 0.01  # after 2,500 updates the preset's mean still has the start in it
     return implicitq.make(algorithm, probe, **settings).learn(steps, callback=callback)

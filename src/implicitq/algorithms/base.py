@@ -33,6 +33,11 @@ class Algorithm(Protocol):
         """Whether `update` needs observations and actions of all steps of an n-step return, not only their rewards."""
         ...
 
+    @property
+    def batch_parts(self) -> int:
+        """Equal parts of a batch, each drawn from transitions of its own; 1 for a plain batch."""
+        ...
+
     def fresh_actor(self, key: jax.Array) -> PyTree:
         """Untrained networks, as `actor` gives them; needs no optimiser."""
         ...

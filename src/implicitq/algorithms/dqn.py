@@ -80,6 +80,7 @@ def loss(
 class DQN:
     config: DQNConfig
     spec: Spec
+    batch_parts: int = 1
 
     @property
     def needs_later_steps(self) -> bool:

@@ -4,9 +4,11 @@
     pi_bar(a|s) = prod_i pi_i(a|s)^(1/M) / Z(s),    Z(s) = sum_a prod_i pi_i(a|s)^(1/M) <= 1
     V_bar(s) = mean_i V_i(s) + T ln Z(s) = mean_i [V_i(s) - T KL(pi_bar(.|s) || pi_i(.|s))]
 
-pi_bar acts, and all members learn from the same targets, r + gamma V_bar(s'). T ln Z is zero where the members agree
-and negative where they do not: what they do not share, their noise, is not taken for value. docs/ensembles.md derives
-this. Shapes: M members, B batch, O observation features, D action dimensions.
+pi_bar acts, and all members learn from the same kind of target, r + gamma V_bar(s'), each from transitions of its own:
+the replay gives every transition to one of them. T ln Z is zero where the members agree and negative where they do not:
+what they do not share, the noise of their data, is not taken for value. docs/ensembles.md derives this.
+Shapes: M members, B batch, of which rows i B/M to (i + 1) B/M are those of member i, O observation features, D action
+dimensions.
 """
 
 from __future__ import annotations
@@ -108,20 +110,18 @@ def pool(answers: Sequence[Answer], temperature: jax.Array | float) -> tuple[Dis
 def loss(
     online: Ensemble, target: Ensemble | None, batch: Transition[jax.Array], config: IQConfig, key: jax.Array
 ) -> LossResult:
-    """Eq. 2 for every member, with V_bar and pi_bar of the target in its target, on average over the members.
+    """Eq. 2 for every member on its part of the batch, with V_bar and pi_bar of the target in its target.
 
     No gradient flows into the target. With batch normalisation there are no target networks, as in iq.py.
     """
     weights = weights_of(online.log_temperature, config)
     temperature = weights.temperature
-    trained = [member.train(batch.observation, batch.next_observation, temperature) for member in online.members]
-    answers, answers_there, members = (list(each) for each in zip(*trained, strict=True))
-    answers = [answer.allowing(batch.mask) for answer in answers]
-    answers_there = [answer.allowing(batch.next_mask) for answer in answers_there]
-    common, value = pool(answers, temperature)
+    trained = [_train(online.members, number, batch, temperature) for number in range(len(online.members))]
+    own, here, there, members = (list(each) for each in zip(*trained, strict=True))
+    common, value = pool([answer.allowing(batch.mask) for answer in here], temperature)
 
     if target is None:
-        before, next_value = common, pool(answers_there, temperature)[1]
+        before, next_value = common, pool([answer.allowing(batch.next_mask) for answer in there], temperature)[1]
     else:
         before = restricted(target.act(batch.observation, temperature), batch.mask)
         next_value = target.soft_value(batch.next_observation, temperature, batch.next_mask)
@@ -131,13 +131,44 @@ def loss(
     act = online.act if target is None else target.act
     goal = goal + later_terms(act, act if config.has_kl else None, online.policy, batch, weights, config)
 
-    log_pi = [log_policy(answer.distribution, batch.action, online.policy, config, batch.mask) for answer in answers]
-    q = [equations.implicit_q(each, a.value, temperature) for each, a in zip(log_pi, answers, strict=True)]
-    error = equations.squared_loss(jnp.stack(q), jax.lax.stop_gradient(goal)[None])  # [M, B]
+    q = jnp.concatenate([_q(answer, part, online.policy, temperature, config) for answer, part in own])
+    error = equations.squared_loss(q, jax.lax.stop_gradient(goal))
     log_common = log_policy(common, batch.action, online.policy, config, batch.mask)
     _, metrics = predict(common, value, log_common, weights, key)
-    metrics["disagreement"] = jnp.mean(jnp.stack([answer.value for answer in answers])) - metrics["value"]
+    metrics["disagreement"] = jnp.mean(jnp.stack([answer.value for answer in here])) - metrics["value"]
     return LossResult(error, metrics, online._replace(members=tuple(members)))
+
+
+def _train(
+    members: Sequence[Member], number: int, batch: Transition[jax.Array], temperature: jax.Array | float
+) -> tuple[tuple[Answer, Transition[jax.Array]], Answer, Answer, Member]:
+    """What a member says of its own transitions, with them; then, without gradients, of all states s and s'.
+
+    s and s' of all members are normalised as one batch.
+    """
+    size = batch.reward.shape[0] // len(members)
+    rolled = jnp.roll(batch.observation, -number * size, axis=0)  # its own come first
+    beside = jnp.concatenate([rolled[size:], batch.next_observation])
+    answer, others, member = members[number].train(rolled[:size], beside, temperature)
+    rest = rolled.shape[0] - size
+
+    def in_order(own: jax.Array, other: jax.Array) -> jax.Array:
+        whole = jnp.concatenate([jax.lax.stop_gradient(own), other[:rest]])
+        return jnp.roll(whole, number * size, axis=0)
+
+    here: Answer = jax.tree.map(in_order, answer, others)
+    there: Answer = jax.tree.map(lambda rows: rows[rest:], others)
+    part: Transition[jax.Array] = jax.tree.map(lambda rows: rows[number * size : (number + 1) * size], batch)
+    return (answer, part), here, there, member
+
+
+def _q(
+    answer: Answer, part: Transition[jax.Array], policy: Policy, temperature: jax.Array | float, config: IQConfig
+) -> jax.Array:
+    """Q_i(s, a) by Eq. 1: [B / M]."""
+    distribution = answer.allowing(part.mask).distribution
+    log_pi = log_policy(distribution, part.action, policy, config, part.mask)
+    return equations.implicit_q(log_pi, answer.value, temperature)
 
 
 def targets(online: Ensemble, config: IQConfig) -> Ensemble | None:
@@ -151,4 +182,4 @@ def networks(config: IQConfig, spec: Spec, key: jax.Array) -> Ensemble:
 
 
 def build(config: IQConfig, spec: Spec) -> ImplicitAlgorithm:
-    return ImplicitAlgorithm(config, spec, loss, targets, networks)
+    return ImplicitAlgorithm(config, spec, loss, targets, networks, batch_parts=config.members)

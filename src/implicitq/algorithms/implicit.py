@@ -197,6 +197,7 @@ class ImplicitAlgorithm:
     loss: Callable[[Any, Any, Transition[jax.Array], Any, jax.Array], LossResult]
     targets: Callable[[Any, Any], Any]  # which networks have a slowly following copy
     networks: Callable[[Any, Spec, jax.Array], Any] = separate_networks  # `Networks`, or what acts and answers alike
+    batch_parts: int = 1
 
     @property
     def needs_later_steps(self) -> bool:

@@ -90,6 +90,7 @@ def temperature_loss(log_temperature: jax.Array, entropy: jax.Array, entropy_tar
 class SAC:
     config: SACConfig
     spec: Spec
+    batch_parts: int = 1
 
     @property
     def needs_later_steps(self) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium.vector.utils import batch_space
 
 from implicitq.agent import Agent, from_config
 from implicitq.bench.clock import by_turns, seconds_of, summary
@@ -21,9 +22,8 @@ _BATCH = 256
 
 def measure_predict(agent: Agent, repeats: int) -> dict[str, Any]:
     """`predict` of the deterministic policy, for one observation and for many at once."""
-    one = agent.observation_space.sample()
-    many = np.stack([agent.observation_space.sample() for _ in range(_BATCH)])
-    works = {"1": one, str(_BATCH): many}
+    space = agent.observation_space
+    works = {"1": space.sample(), str(_BATCH): batch_space(space, _BATCH).sample()}
     found = by_turns(
         {
             name: lambda observation=observation: agent.predict(observation, deterministic=True)

@@ -15,7 +15,7 @@ from implicitq.commands.parsing import C, Cache, Hyperparameters, parse_with_con
 from implicitq.compilation import use_cache
 from implicitq.configs import Config
 from implicitq.types import InputError
-from implicitq.validation import nearest
+from implicitq.validation import nearest, require
 
 PARTS = ("updates", "loop", "predict", "replay", "checkpoint", "start")
 _QUICK_SHAPES = ("Pendulum-v1", "HalfCheetah-v5")
@@ -49,6 +49,8 @@ def run(arguments: list[str]) -> int:
     for part in options.parts:
         if part not in PARTS:
             raise InputError(f"unknown part {part!r}{nearest(part, PARTS)}")
+    for name in ("repeats", "steps_per_repeat"):
+        require(options, name, getattr(options, name) >= 1, "a whole number of at least 1")
     if options.quick:
         options = dataclasses.replace(options, repeats=min(options.repeats, 3), steps_per_repeat=100)
     use_cache(options.cache)

@@ -235,6 +235,8 @@ class IQConfig(ImplicitConfig):
         both = self.batch_norm and self.n_step_target == "path"
         require(self, "n_step_target", not both, "'plain' or 'soft' with batch_norm")
         require(self, "members", 1 <= self.members <= 100, "a whole number from 1 to 100")
+        enough = self.batch_size >= self.members
+        require(self, "batch_size", enough, f"at least members ({self.members}): each has its own part of a batch")
         factored = self.members == 1 or POLICIES[self.policy].factored
         require(self, "members", factored, f"1 with policy {self.policy!r}, whose members have no common policy")
 

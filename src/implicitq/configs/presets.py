@@ -29,7 +29,6 @@ _ADAPTIVE = {
     "alpha": 0.0,
     "batch_norm": True,
     "n_step": 5,
-    "batch_size": 128,
     "learning_rate": 1e-3,
     "adam_b1": 0.5,
     "temperature_learning_rate": 3e-3,
@@ -41,7 +40,7 @@ _ADAPTIVE = {
 ALGORITHMS: dict[str, AlgorithmEntry] = {
     "iq-auto": AlgorithmEntry(
         IQConfig,
-        {**_ADAPTIVE, "members": 2, "log_policy": "centred"},
+        {**_ADAPTIVE, "members": 2, "batch_size": 256, "log_policy": "centred"},
         "learnt temperature, two members with batch normalisation; one setting for every task",
     ),
     "iq": AlgorithmEntry(IQConfig, {}, "implicit Q-values, entropy regularisation (alpha = 0)"),
@@ -72,7 +71,7 @@ KNOWN: dict[str, AlgorithmEntry] = {
     **ALGORITHMS,
     "miq-auto": AlgorithmEntry(
         IQConfig,
-        {**_ADAPTIVE, "softmax": "scaled", "log_policy": "density", "n_step_target": "soft"},
+        {**_ADAPTIVE, "softmax": "scaled", "log_policy": "density", "n_step_target": "soft", "batch_size": 128},
         "learnt temperature, one network with batch normalisation and log-densities",
     ),
 }

@@ -35,7 +35,7 @@ tr > :last-child { padding-right: 0; } tbody tr:hover { background: var(--box); 
 th { font-weight: 500; } thead th { vertical-align: bottom; white-space: normal; border-bottom-color: var(--soft);
   font-weight: 600; } th:first-child { text-align: left; }
 .words td, .words th { text-align: left; vertical-align: top; } .words td:last-child { white-space: normal;
-  min-width: 16rem; } .words td.number { text-align: right; }
+  min-width: 16rem; }
 pre { background: var(--box); padding: .8rem 1rem; border-radius: .4rem; white-space: pre-wrap; font-size: .84rem; }
 code { font-family: ui-monospace, SFMono-Regular, Menlo, monospace; font-size: .92em; }
 .notice { border-left: .3rem solid var(--warn); background: var(--box); padding: .5rem .9rem; }
@@ -44,6 +44,10 @@ code { font-family: ui-monospace, SFMono-Regular, Menlo, monospace; font-size: .
 .measured, .not-reached { color: var(--soft); font-weight: 600; } .verdict { font-size: 1.1rem; font-weight: 600; }
 details { margin: .5rem 0; } summary { cursor: pointer; } a { color: var(--accent); text-underline-offset: .15em; }
 nav { margin: 1rem 0; } nav a { margin-right: 1.2rem; white-space: nowrap; } nav a:last-child { margin: 0; }
+@media (max-width: 48rem) { .words, .words tbody, .words tr, .words th, .words td { display: block; }
+  .words thead, .words td:empty { display: none; } .words tr { padding: .6rem 0; border-bottom: 1px solid var(--line); }
+  .words td, .words th { padding: .1rem 0; border: 0; white-space: normal; min-width: 0; }
+  .words td::before { content: attr(data-name) ": "; color: var(--soft); font-weight: 400; } }
 @media (max-width: 40rem) { nav a { display: block; white-space: normal; margin: .3rem 0; } h1 { font-size: 1.45rem; } }
 @media print { body { max-width: none; } details, figure { break-inside: avoid; } }
 """

@@ -26,9 +26,7 @@ def summary(section: Section, scores: StudyScores) -> Iterator[str]:
         both = "; ".join(scores.names[line] for line in section.same)
         yield page.paragraph(f"Lines that are the same runs are merged into one: {both}.")
     rows = [(task.task, f"{int(task.grid[-1]):,}", *leader(task, scores)) for task in scores.tasks]
-    yield tables.html_table(
-        "Best line of each task", ("task", "steps", "best line", "return", "how sure"), rows, "words"
-    )
+    yield tables.words_table(("task", "steps", "best line", "return", "how sure"), rows)
     for text in missing(section, scores):
         yield page.paragraph(text, "missing")
 

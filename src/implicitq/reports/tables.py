@@ -14,6 +14,7 @@ import numpy as np
 
 from implicitq.reports.scores import Standing, StudyScores
 from implicitq.reports.statistics import AGGREGATES, Interval
+from implicitq.runs.layout import slug
 
 Value = str | float | int | None
 
@@ -73,8 +74,8 @@ class DataTable:
         return html_table(self.caption, self.shown_header, self.shown)
 
 
-def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "numbers") -> str:
-    """A table in a box that scrolls by itself on narrow screens; of numbers, which stand to the right, or of words."""
+def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of numbers in a box that scrolls by itself on narrow screens."""
     head = "".join(f"<th scope=col>{html.escape(cell)}</th>" for cell in header)
     body = "".join(
         "<tr>"
@@ -83,8 +84,21 @@ def html_table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]
         for row in rows
     )
     box = f'<div class="table" role="region" tabindex="0" aria-label="{html.escape(caption)}">'
-    table = f"<table class={kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<p class="caption">{html.escape(caption)}</p>{box}{table}</div>'
+
+
+def words_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of words; on narrow screens every row is a block of `name: text`. A verdict is of the class it names."""
+    head = "".join(f"<th scope=col>{html.escape(name)}</th>" for name in header)
+    body = ""
+    for first, *rest in rows:
+        body += f"<tr><th scope=row>{html.escape(first)}</th>"
+        for name, cell in zip(header[1:], rest, strict=True):
+            kind = f' class="{slug(cell)}"' if name == "verdict" else ""
+            body += f'<td{kind} data-name="{html.escape(name)}">{html.escape(cell)}</td>'
+        body += "</tr>"
+    return f"<table class=words><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _tags(row: Sequence[str]) -> list[str]:

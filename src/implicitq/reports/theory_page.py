@@ -14,6 +14,7 @@ from typing import Any
 
 from implicitq.reports import page
 from implicitq.reports import theory_figures as draw
+from implicitq.reports.tables import words_table
 from implicitq.runs.layout import slug
 from implicitq.theory.complexity import Complexity
 from implicitq.theory.rows import Row
@@ -142,7 +143,7 @@ def _part(
     }
     yield page.heading(heading, slug(part))
     yield page.paragraph(about.format(**seeds))
-    yield _rows_table(heading, rows)
+    yield _rows_table(rows)
     if picture is not None:
         stem, drawn, caption = picture
         for study in studies:
@@ -152,19 +153,11 @@ def _part(
         yield _picture(folder, "samples", draw.draw_complexity(found), caption)
 
 
-def _rows_table(label: str, rows: Sequence[Row]) -> str:
-    body = "".join(
-        f"<tr><th scope=row>{html.escape(row.mdp)}</th><td>{html.escape(row.quantity)}</td>"
-        f'<td class="number">{number_text(row.value)}</td><td>{html.escape(reference_text(row))}</td>'
-        f'<td class="{row.verdict.replace(" ", "-")}">{row.verdict}</td><td>{html.escape(row.sentence)}</td></tr>'
-        for row in rows
-    )
-    names = ("MDP", "quantity", "value", "to hold against", "verdict", "in words")
-    head = "".join(f"<th scope=col>{name}</th>" for name in names)
-    return (
-        f'<div class="table" role="region" tabindex="0" aria-label="{html.escape(label)}"><table class=words>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+def _rows_table(rows: Sequence[Row]) -> str:
+    cells = [
+        (row.mdp, row.quantity, number_text(row.value), reference_text(row), row.verdict, row.sentence) for row in rows
+    ]
+    return words_table(("MDP", "quantity", "value", "to hold against", "verdict", "in words"), cells)
 
 
 def _picture(folder: Path, name: str, figure: Any, caption: str) -> str:
