@@ -296,7 +296,9 @@ class RunFolder:
             then, now = layout.read_versions(self.directory) or {}, versions(self._together)
         except InputError as error:
             raise InputError(f"{self.directory}: {error}") from None
-        used = [name for name in {**now, TOGETHER: None, XLA_FLAGS: None} if name not in unused_packages(self.config.env)]
+        used = [
+            name for name in {**now, TOGETHER: None, XLA_FLAGS: None} if name not in unused_packages(self.config.env)
+        ]
         changed = [name for name in used if then.get(name) != now.get(name)]
         if changed:
             listed = ", ".join(f"{name} {then.get(name)} -> {now.get(name)}" for name in changed)
