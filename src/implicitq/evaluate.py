@@ -11,11 +11,13 @@ import numpy as np
 
 from implicitq.envs import spaces
 from implicitq.envs.adapter import Adapter
-from implicitq.envs.making import EnvironmentMaker, private_statistics
+from implicitq.envs.making import EnvironmentMaker, private_statistics, screenless
 from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.types import Array, Evaluation, InputError, Spec
 
 LONGEST_EPISODE = 100_000  # steps; an environment without an end would hang the run
+# Packages whose windows need a screen: without one pygame shows nothing, and MuJoCo ends the whole process.
+_DRAWN = ("gymnasium.envs.", "gymnasium_robotics.", "shimmy.")
 
 
 def refuse_endless(length: int) -> None:
@@ -35,7 +37,19 @@ def _with_window(maker: EnvironmentMaker) -> gym.Env:
             f"the environment opens no window: its render_mode is {env.render_mode!r}, not 'human'; only one that is "
             "given by its id, or made with render_mode='human', can"
         )
+    if screenless() and _draws_on_a_screen(env):
+        env.close()
+        raise InputError(
+            "a window needs a screen, and there is none here: neither DISPLAY nor WAYLAND_DISPLAY is set; "
+            "`implicitq video` writes a film instead"
+        )
     return env
+
+
+def _draws_on_a_screen(env: gym.Env) -> bool:
+    """Of other people's environments that is not known: `human` may mean text on the terminal."""
+    pictures = env.unwrapped.render_mode != "human"  # which a wrapper shows
+    return pictures or any(base.__module__.startswith(_DRAWN) for base in type(env.unwrapped).__mro__)
 
 
 class Evaluator:

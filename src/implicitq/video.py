@@ -6,7 +6,6 @@ import ctypes.util
 import importlib.util
 import io
 import os
-import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 from implicitq.agent import Agent
 from implicitq.envs import spaces
 from implicitq.envs.adapter import Adapter
-from implicitq.envs.making import failures_named
+from implicitq.envs.making import failures_named, screenless
 from implicitq.envs.vector import VIDEO, episode_seed
 from implicitq.runs.atomic_files import write_atomically
 from implicitq.types import Array, InputError
@@ -65,8 +64,7 @@ def renderer() -> str | None:
 
     There MuJoCo would choose a library that needs a screen, and fail.
     """
-    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if "MUJOCO_GL" in os.environ or screen or not sys.platform.startswith("linux"):
+    if "MUJOCO_GL" in os.environ or not screenless():
         return os.environ.get("MUJOCO_GL")
     libraries = {"egl": "EGL", "osmesa": "OSMesa"}
     return next((name for name, library in libraries.items() if ctypes.util.find_library(library)), None)
@@ -79,8 +77,7 @@ def hindrance(task: str) -> str | None:
     drawn = any(f".{family}" in place for family in ("classic_control", "toy_text", "box2d"))
     if drawn and importlib.util.find_spec("pygame") is None:
         return "pip install 'implicitq[video]'"
-    screen = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if ".mujoco" in place and sys.platform.startswith("linux") and not screen and renderer() is None:
+    if ".mujoco" in place and screenless() and renderer() is None:
         return "install EGL (Debian, Ubuntu: apt install libegl1)"
     return None
 

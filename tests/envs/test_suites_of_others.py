@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -187,3 +190,12 @@ def test_every_task_of_the_suite_can_be_made(task):
 def test_a_task_that_there_is_not_is_refused_with_a_guess():
     with pytest.raises(InputError, match=r"unknown environment 'dm_control/cartpole-balanc-v0'; did you mean"):
         EnvironmentMaker("dm_control/cartpole-balanc-v0")()
+
+
+@pytest.mark.usefixtures("dm_control")
+def test_without_a_screen_nothing_is_said_of_it():
+    code = f"from implicitq.envs.making import EnvironmentMaker; EnvironmentMaker({CONTROL!r})()"
+    hidden = {"DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"}
+    rest = {name: value for name, value in os.environ.items() if name not in hidden}
+    done = subprocess.run([sys.executable, "-c", code], env=rest, capture_output=True, text=True, check=True)
+    assert done.stderr == ""

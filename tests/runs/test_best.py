@@ -13,6 +13,8 @@ import implicitq
 import toys
 from implicitq import InputError
 from implicitq.commands import main as cli
+from implicitq.envs.making import EnvironmentMaker
+from implicitq.evaluate import Evaluator
 from implicitq.runs.layout import read_evaluations
 
 
@@ -138,3 +140,14 @@ def test_a_window_shows_the_same_episodes_one_after_the_other(run, monkeypatch, 
     assert Window.windows == 2
     with pytest.raises(InputError, match="the environment opens no window: its render_mode is None, not 'human'"):
         implicitq.load(run, toys.Toy()).evaluate(1, render=True)
+
+
+@pytest.mark.parametrize("task", ["InvertedPendulum-v5", "Pendulum-v1"])
+def test_without_a_screen_a_window_is_refused(task, monkeypatch):
+    monkeypatch.setattr("sys.platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InputError, match=r"a window needs a screen, .* `implicitq video` writes a film instead"):
+        Evaluator(EnvironmentMaker(task), 1, 0, shown=True)
+    monkeypatch.setenv("DISPLAY", ":0")
+    Evaluator(EnvironmentMaker(task), 1, 0, shown=True).close()

@@ -6,7 +6,10 @@ import copy
 import importlib
 import importlib.util
 import logging
+import os
+import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,21 +24,23 @@ from implicitq.validation import brief, nearest
 EnvironmentSource = str | gym.Env | Callable[[], gym.Env]
 
 _OBJECT = "object:"
+_GLFW_WITHOUT_SCREEN = 65550  # the number of its warning
 
 
 class _Package(NamedTuple):
-    """Registers tasks when it is imported."""
+    """Registers tasks when the last of its modules is imported."""
 
-    module: str
+    modules: tuple[str, ...]
     needed: tuple[str, ...]  # packages
     extra: str  # of ours, which has them
 
 
 # Tasks that we know the packages of, by the prefix of their ids: no id can choose another module by these.
 _PACKAGES = {
-    "AdroitHand": _Package("gymnasium_robotics", ("gymnasium_robotics",), "adroit"),
-    "implicitq/AdroitHand": _Package("implicitq.envs.adroit", ("gymnasium_robotics",), "adroit"),  # rewards corrected
-    "dm_control/": _Package("shimmy", ("shimmy", "dm_control"), "dm-control"),
+    "AdroitHand": _Package(("gymnasium_robotics",), ("gymnasium_robotics",), "adroit"),
+    # Rewards corrected.
+    "implicitq/AdroitHand": _Package(("implicitq.envs.adroit",), ("gymnasium_robotics",), "adroit"),
+    "dm_control/": _Package(("dm_control.mujoco", "shimmy"), ("shimmy", "dm_control"), "dm-control"),
 }
 
 
@@ -120,6 +125,11 @@ def failures_named(doing: str, name: str = "the environment") -> Iterator[None]:
         raise EnvironmentFailed(f"{name} failed in {doing}: {_told(error)}") from error
 
 
+def screenless() -> bool:
+    """Whether this is Linux without a screen, as on a server: no window can open."""
+    return sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
 def private_statistics(env: gym.Env) -> str | None:
     """A sentence about a wrapper of Gymnasium with statistics that nothing shares or saves; None without one."""
     while isinstance(env, gym.Wrapper):
@@ -179,7 +189,13 @@ def _import_package(name: str, package: _Package) -> None:
         raise InputError(
             f"{name} needs the package {missing[0]}; install it with: pip install 'implicitq[{package.extra}]'"
         )
-    gym.register_envs(importlib.import_module(package.module))
+    if all(module in sys.modules for module in package.modules):
+        return
+    with warnings.catch_warnings():
+        # Without a screen GLFW warns. dm_control takes that for success; an error makes it go on to EGL or OSMesa.
+        warnings.filterwarnings("error", rf"\({_GLFW_WITHOUT_SCREEN}\)")
+        for module in package.modules:
+            importlib.import_module(module)
 
 
 def _import_module(name: str, module: str) -> None:

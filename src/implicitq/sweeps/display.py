@@ -93,7 +93,7 @@ class Live:
         if self._rates:
             mean = sum(self._rates.values()) / len(self._rates)
             text += f", about {duration(left / max(mean, 1e-9) / workers)} left"
-        return Text(f"{text}. Ctrl-C stops; the same command goes on.")
+        return Text(f"{text}\nCtrl-C stops; the same command goes on.")  # in one line they are wider than 80 columns
 
     def _say(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
