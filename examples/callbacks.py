@@ -28,7 +28,7 @@ if __name__ == "__main__":
                 callbacks.keep_best("best.policy"),
                 callbacks.every(2_000, lambda event: print(f"step {event.step:,} is done")),
             ],
-            listeners=[EntropyWatch(least=0.01)],
+            listeners=[EntropyWatch(least=0.001)],
         )
         print(f"stopped at step {agent.step:,}")
     print(f"the best policy: {implicitq.load('best.policy').evaluate(episodes=20).mean:.0f}")

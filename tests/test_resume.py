@@ -301,6 +301,14 @@ def test_other_conditions_are_refused_unless_inexact_is_accepted(small, tmp_path
     agent.close()
 
 
+def test_other_flags_of_the_compiler_are_other_conditions(small, tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    implicitq.make("iq", "toys:Toy-v0", **small).learn(40, out=tmp_path / "run").close()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_max_isa=SSE4_2")
+    with pytest.raises(InputError, match=r"other conditions \(xla_flags None -> --xla_cpu_max_isa=SSE4_2\)"):
+        implicitq.resume(tmp_path / "run", trust_env=True)
+
+
 def test_environment_objects_have_to_be_given_again(small, tmp_path):
     import toys
 

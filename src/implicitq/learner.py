@@ -53,10 +53,17 @@ class Actor:
     A last argument, where given, is the mask of the actions that the states allow: [B, D, N].
     """
 
-    def __init__(self, compiled: _Compiled, seed: int, leaves: Callable[[], list[jax.Array]], names: list[str]) -> None:
+    def __init__(
+        self,
+        compiled: _Compiled,
+        seed: int,
+        leaves: Callable[[], list[jax.Array]],
+        names: list[str],
+        device: Device | None,
+    ) -> None:
         """`leaves` gives the arrays of an `ActorState` as they are at the moment."""
         self.compiled, self._leaves, self.names = compiled, leaves, names
-        self.key = _stream(seed, _ACT)
+        (self.key,) = _placed([_stream(seed, _ACT)], device)
 
     def sample(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
         """An action of the policy as it is stored, and its coordinates; the random numbers are those of the step."""
@@ -149,7 +156,7 @@ def load_actor(
     _compare(dict(zip(names, shapes, strict=True)), found)
     arrays = read()
     leaves = _placed([jnp.array(arrays[name]) for name in names], device)
-    return Actor(_Compiled(algorithm, spec, structure), config.seed, lambda: leaves, names)
+    return Actor(_Compiled(algorithm, spec, structure), config.seed, lambda: leaves, names, device)
 
 
 def least_parameters(config: Config, spec: Spec) -> int:
@@ -228,7 +235,7 @@ class Learner:
         self._average_rate = config.actor_average
         needed = 12 * least_parameters(config, spec)  # with both moments of Adam
         memory.refuse_excess(f"a network with hidden {brief(config.hidden)}", needed, needed)
-        self.key = _stream(config.seed, _UPDATE)
+        (self.key,) = _placed([_stream(config.seed, _UPDATE)], device)
         first = algorithm.init(jax.random.fold_in(jax.random.key(config.seed), _INIT))
         example = _example_batch(algorithm, spec, first)
         shapes = jax.eval_shape(algorithm.update, first, example, jax.random.key(0))[1]
@@ -352,7 +359,7 @@ class Learner:
                 everything = self.leaves
                 return [everything[number] for number in numbers]
 
-            return Actor(compiled, config.seed, leaves, _names(state))
+            return Actor(compiled, config.seed, leaves, _names(state), self._device)
 
         return actor(newest), actor(shipped)
 

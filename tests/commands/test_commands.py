@@ -62,7 +62,9 @@ def test_training_shows_the_preset_the_result_and_what_to_do_next(small_flags, t
     assert "preset: none for this task" in captured.out
     assert f"run folder: runs/{folder.name}" in captured.out
     assert "evaluations, deterministic policy" in captured.out
-    assert f"implicitq evaluate runs/{folder.name} --episodes 20" in captured.out
+    (evaluate,) = (line.split() for line in captured.out.splitlines() if line.startswith("  implicitq evaluate "))
+    assert evaluate[2:] == [f"runs/{folder.name}", "--env", "toys:Toy-v0", "--episodes", "20"]
+    assert run(*evaluate[1:]) == 0
     assert "step 60 of 120: return " in captured.err
     assert (folder / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((folder / "config.json").read_text())["algorithm"] == "iq"

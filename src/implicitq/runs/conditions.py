@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 TOGETHER = "seeds_together"
-OF_THE_PROCESS = ("processor", "threads", TOGETHER)
+XLA_FLAGS = "xla_flags"
+OF_THE_PROCESS = ("processor", "threads", TOGETHER, XLA_FLAGS)
 """Not versions, but how the run was made."""
 
 PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
@@ -37,6 +38,7 @@ def versions(together: Sequence[int] = ()) -> dict[str, Any]:
         "processor": _processor(),
         "threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         **({TOGETHER: list(together)} if len(together) > 1 else {}),
+        **({XLA_FLAGS: os.environ["XLA_FLAGS"]} if os.environ.get("XLA_FLAGS") else {}),
     }
 
 

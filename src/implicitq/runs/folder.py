@@ -23,7 +23,7 @@ from implicitq.runs import branches, layout, policy_file, timing
 from implicitq.runs.atomic_files import json_bytes, read_json
 from implicitq.runs.branches import Branch
 from implicitq.runs.checkpoints import Checkpoints, Loss, ReplayDamaged
-from implicitq.runs.conditions import TOGETHER, unused_packages, versions
+from implicitq.runs.conditions import TOGETHER, XLA_FLAGS, unused_packages, versions
 from implicitq.runs.directory import PART, Directory
 from implicitq.runs.layout import (
     BEST,
@@ -296,8 +296,8 @@ class RunFolder:
             then, now = layout.read_versions(self.directory) or {}, versions(self._together)
         except InputError as error:
             raise InputError(f"{self.directory}: {error}") from None
-        used = [name for name in {**now, TOGETHER: None} if name not in unused_packages(self.config.env)]
-        changed = [name for name in used if then.get(name) != now.get(name)]
+        used = {**now, TOGETHER: None, XLA_FLAGS: None}.keys() - unused_packages(self.config.env)
+        changed = sorted(name for name in used if then.get(name) != now.get(name))
         if changed:
             listed = ", ".join(f"{name} {then.get(name)} -> {now.get(name)}" for name in changed)
             remedy = "set them back"

@@ -161,7 +161,11 @@ STUDIES: dict[str, Study] = {
                 SAC,
             ),
         ),
-        Study("adaptive", "iq-auto beside SAC and M-IQ", (Variant("iq-auto"), SAC, Variant("miq"))),
+        Study(
+            "adaptive",
+            "iq-auto and miq-auto, its form with one network, beside SAC and M-IQ",
+            (Variant("iq-auto"), Variant("miq-auto"), SAC, Variant("miq")),
+        ),
         Study("all", "every algorithm, with best parameters", tuple(map(Variant, configs.ALGORITHMS))),
     )
 }
