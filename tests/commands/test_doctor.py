@@ -87,7 +87,7 @@ def test_recommended_commands_name_what_a_film_needs_and_modules_again(monkeypat
     [({"EGL"}, "", "egl"), ({"OSMesa"}, "", "osmesa"), (set(), "", None), ({"EGL"}, ":0", None)],
 )
 def test_pictures_without_a_screen_are_drawn_by_a_library_that_needs_none(have, screen, expected, monkeypatch):
-    monkeypatch.setattr(video.sys, "platform", "linux")
+    monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     monkeypatch.setenv("DISPLAY", screen)
