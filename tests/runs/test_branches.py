@@ -111,7 +111,7 @@ def parameters(agent: implicitq.Agent) -> dict[str, np.ndarray]:
     return agent._actor.arrays()
 
 
-@pytest.mark.parametrize("algorithm", ["miq", "miq-auto", "sac", "mdqn"])
+@pytest.mark.parametrize("algorithm", ["miq", "iq-auto", "sac", "mdqn"])
 def test_networks_targets_and_averages_begin_with_the_policy(algorithm, small, tmp_path):
     values = {**small, "normalize_observations": True}
     if "dqn" in algorithm or algorithm == "sac":
