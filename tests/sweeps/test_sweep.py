@@ -196,8 +196,8 @@ def test_the_command_of_a_run_parses_back_to_its_config(tmp_path, monkeypatch):
     suite = Suite("s", ("CartPole-v1",), {"normalize_observations": True, "munchausen_clip": None, "hidden": (8, 4)})
     run = expand(Study("one", "", (Variant("mdqn", {"temperature": 0.5}),)), suite, 1).runs[0]
     seen = []
-    monkeypatch.setattr("implicitq.agent.from_config", seen.append)
-    monkeypatch.setattr("implicitq.commands.train.learn", lambda agent, out, track: 0)
+    monkeypatch.setattr("implicitq.agent.from_config", lambda config, device: seen.append(config))
+    monkeypatch.setattr("implicitq.commands.train.learn", lambda *_: 0)
     assert cli.run(sweep.train_command(run, tmp_path / "r")) == 0
     assert seen == [run.config()]
 
