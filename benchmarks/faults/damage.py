@@ -145,9 +145,9 @@ def _collect(room: Path, case: Path) -> tuple[Ended, dict[str, bytes]]:
         return done, {}
     with open(case / "table/evaluations.csv", newline="") as file:  # without the clocks
         rows = "\n".join(",".join(row[:5]) for row in csv.reader(file)).encode()
-    found = {name: case / "table" / name for name in ("configs.json", "metrics.csv")}
-    # A damaged metrics.csv is left out.
-    return done, {"rows": rows, **{name: path.read_bytes() for name, path in found.items() if path.exists()}}
+    configs = json.dumps(json.loads((case / "table/about.json").read_text())["configs"]).encode()
+    metrics = case / "table/metrics.csv"  # a damaged one is left out
+    return done, {"rows": rows, "configs": configs, **({"metrics": metrics.read_bytes()} if metrics.exists() else {})}
 
 
 def _sweep(room: Path, case: Path) -> tuple[Ended, dict[str, bytes]]:

@@ -217,7 +217,7 @@ def _policy(place: Path, chance: random.Random, outside: str) -> Made:
 
 
 def _table(place: Path, chance: random.Random, outside: str) -> Made:
-    name = chance.choice(("configs.json", "versions.json", "evaluations.csv", "metrics.csv", "random-scores.json"))
+    name = chance.choice(("about.json", "about.json", "evaluations.csv", "metrics.csv", "random-scores.json"))
     path = place / "table" / name
     if name == "random-scores.json":
         scores = {"mean": -1200.0, "std": 3.0, "episodes": 100, "seed": 0, "versions": {"gymnasium": "1.0"}}

@@ -73,7 +73,12 @@ def table(tmp_path_factory):
     sweep.save_plan(root, plan, ["--study", "small"])
     collect(root, root / "out")
     runs = read_table(root / "out")
-    write_table(root / "out", runs, {("iq", "Pendulum-v1", 0): [{"step": "1000", "loss": "0.5"}]})
+    metrics = {("iq", "Pendulum-v1", 0): [{"step": "1000", "loss": "0.5"}]}
+    entry = {"mean": 0.0, "std": 1.0, "episodes": 1, "versions": {}}
+    write_table(root / "out", runs, metrics, {"Pendulum-v1": entry}, sweep.read_plans(root / "out"))
+    newer = {"study": "other", "suite": "s", "command": "", "lines": {}, "left_out": []}
+    (root / "out/plans").mkdir()
+    (root / "out/plans/other-s.json").write_text(json.dumps(newer))
     files = [path for path in (root / "out").rglob("*") if path.is_file()]
     return {str(path.relative_to(root / "out")): path.read_text() for path in files}
 
@@ -90,8 +95,8 @@ def read_everything(root: Path) -> None:
 
 
 @MANY
-@given(name=st.sampled_from(["configs.json", "versions.json", "plans/small-s.json"]),
-       path=st.lists(st.integers(0, 9), max_size=5), value=ANY)  # fmt: skip
+@given(name=st.sampled_from(["about.json", "about.json", "plans/other-s.json"]),
+       path=st.lists(st.integers(0, 9), max_size=6), value=ANY)  # fmt: skip
 def test_any_json_in_a_study_table_is_read_or_refused_in_a_sentence(table, name, path, value):
     with folder() as root:
         for each, text in table.items():

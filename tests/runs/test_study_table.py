@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from implicitq.commands import main as cli
+from implicitq.reports.reading import gather
 from implicitq.runs.finding import find_runs
 from implicitq.runs.settings import identity
-from implicitq.runs.study_table import COLUMNS, CONFIGS, is_table, read_metrics, read_table, write_table
+from implicitq.runs.study_table import COLUMNS, is_table, read_metrics, read_table, write_table
+from implicitq.sweeps import random_scores
 from implicitq.sweeps.collecting import collect
+from implicitq.sweeps.sweep import plan_path, read_plans
 from implicitq.types import InputError
 from sweep_fixtures import VERSIONS, write_run
 
@@ -28,18 +31,20 @@ def table(finished_sweep, tmp_path) -> Path:
 
 
 def test_a_table_is_a_few_files_with_these_columns(table):
-    assert sorted(path.name for path in table.iterdir()) == [
-        *("configs.json", "evaluations.csv", "plans", "random-scores.json", "versions.json")
-    ]
+    assert sorted(path.name for path in table.iterdir()) == ["about.json", "evaluations.csv"]
     header, first, *rest = (table / "evaluations.csv").read_text().splitlines()
     assert header == ",".join(COLUMNS) == "algo,env,seed,step,mean_return,cpu_seconds"
     assert first.split(",")[:4] == ["iq", "InvertedPendulum-v5", "0", "1000"]
     assert first.endswith(",nan")  # these runs have no clocks
     assert len(rest) == 2 * 3 * 3 * 10 - 1
-    (versions,) = json.loads((table / "versions.json").read_text())
+    about = json.loads((table / "about.json").read_text())
+    assert list(about) == ["configs", "versions", "random_scores", "plans"]
+    assert set(about["random_scores"]) == {"InvertedPendulum-v5", "Pendulum-v1"}
+    assert [(plan["study"], plan["suite"]) for plan in about["plans"]] == [("small", "boxes")]
+    (versions,) = about["versions"]
     assert versions["versions"] == VERSIONS
     assert versions["runs"]["sac"] == {"InvertedPendulum-v5": [0, 1, 2], "Pendulum-v1": [0, 1, 2]}
-    entries = json.loads((table / CONFIGS).read_text())
+    entries = about["configs"]
     assert len(entries) == 6
     assert entries[0]["seeds"] == [0, 1, 2]
     assert not {"env", "seed"} & set(entries[0]["config"])
@@ -63,7 +68,7 @@ def test_the_runs_of_a_table_are_those_that_were_collected(small_plan, tmp_path)
 
 def test_writing_what_was_read_changes_nothing(table):
     before = {path.name: path.read_bytes() for path in table.iterdir() if path.is_file()}
-    write_table(table, read_table(table), read_metrics(table))
+    write_table(table, read_table(table), read_metrics(table), random_scores.read(table), read_plans(table))
     assert {path.name: path.read_bytes() for path in table.iterdir() if path.is_file()} == before
 
 
@@ -86,36 +91,75 @@ def edit(path: Path, old: str, new: str) -> None:
             "steps that do not ascend from 0 to at most 1,000,000,000,000,000: iq on InvertedPendulum-v5, seed 0",
         ),
         ("evaluations.csv", ",nan\n", "\n", "evaluations.csv has 5 cells instead of 6 in line 2"),
-        ("evaluations.csv", "\niq,", "\niqq,", "configs.json has no config of iqq on InvertedPendulum-v5, seed 0"),
+        ("evaluations.csv", "\niq,", "\niqq,", "about.json has no config of iqq on InvertedPendulum-v5, seed 0"),
         (
-            "configs.json",
+            "about.json",
             '"algorithm": "iq"',
             '"algorithm": "iqq"',
             "iq on InvertedPendulum-v5: unknown algorithm",
         ),
-        ("configs.json", '"layout": 1', '"layout": 99', "it has run-folder layout 99"),
-        ("configs.json", '"discount": 0.99', '"discount": 2', "discount must be"),
-        ("configs.json", '"algo": "iq"', '"line": "iq"', "configs.json must be a list of entries"),
-        ("configs.json", "[\n", "", "configs.json cannot be read"),
-        ("versions.json", '"runs"', '"of"', "versions.json must be a list of entries"),
+        ("about.json", '"layout": 1', '"layout": 99', "it has run-folder layout 99"),
+        ("about.json", '"discount": 0.99', '"discount": 2', "discount must be"),
+        ("about.json", '"algo": "iq"', '"line": "iq"', "about.json: configs must be a list of entries"),
+        ("about.json", "[\n", "", "about.json cannot be read"),
+        ("about.json", '{"algo"', '7, {"algo"', "about.json: configs must be a list of entries"),
+        ("about.json", '"runs"', '"of"', "about.json: versions must be a list of entries"),
+        ("about.json", '"mean"', '"mode"', "about.json holds no random-policy scores"),
+        ("about.json", '"left_out"', '"out"', "about.json is not the plan of a sweep"),
     ],
 )
 def test_a_broken_table_is_refused_in_one_sentence(table, capsys, file, old, new, message):
     edit(table / file, old, new)
-    with pytest.raises(InputError, match=message):
-        read_table(table)
     assert cli.run(["report", str(table)]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert len(error.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize("file", ["evaluations.csv", "configs.json"])
+@pytest.mark.parametrize("file", ["evaluations.csv", "about.json"])
 def test_a_table_without_one_of_its_files_is_named_as_broken(table, file):
     (table / file).unlink()
     assert is_table(table)
     (broken,) = find_runs(table).broken
     assert broken.reason == f"it has no {file}"
+
+
+def as_before(table: Path) -> None:
+    """The same table as it was written when every part of about.json had a file of its own."""
+    about = json.loads((table / "about.json").read_text())
+    (table / "about.json").unlink()
+    (table / "configs.json").write_text(json.dumps(about["configs"]))
+    (table / "versions.json").write_text(json.dumps(about["versions"]))
+    (table / "random-scores.json").write_text(json.dumps(about["random_scores"]))
+    for plan in about["plans"]:
+        path = plan_path(table, plan["study"], plan["suite"])
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(plan))
+
+
+def test_a_table_of_several_files_is_read_and_collecting_makes_it_one_of_today(table):
+    before = {path.name: path.read_bytes() for path in table.iterdir()}
+    told = gather(table)
+    as_before(table)
+    assert is_table(table)
+    assert repr(gather(table)) == repr(told)
+    collect(table, table)
+    assert {path.name: path.read_bytes() for path in table.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("evaluations.csv", "\niq,", "\niqq,", "configs.json has no config of iqq on InvertedPendulum-v5, seed 0"),
+        ("configs.json", '"algo": "iq"', '"line": "iq"', "configs.json: configs must be a list of entries"),
+        ("versions.json", '"runs"', '"of"', "versions.json: versions must be a list of entries"),
+    ],
+)
+def test_a_broken_table_of_several_files_is_refused_too(table, file, old, new, message):
+    as_before(table)
+    edit(table / file, old, new)
+    with pytest.raises(InputError, match=message):
+        read_table(table)
 
 
 def test_run_folders_below_a_table_are_found_too(table, small_plan):

@@ -221,7 +221,7 @@ def test_a_sweep_knows_the_runs_of_a_table_under_any_name(small_plan, tmp_path):
     for run in small_plan.runs:
         write_run(tmp_path / "runs", run, 10.0)
     collect(tmp_path / "runs", tmp_path / "table")
-    for name in ("configs.json", "versions.json", "evaluations.csv"):
+    for name in ("about.json", "evaluations.csv"):
         path = tmp_path / "table" / name
         path.write_text(path.read_text().replace('"miq": {', '"my miq": {').replace("\nmiq,", "\nmy miq,"))
         path.write_text(path.read_text().replace('{"algo": "miq"', '{"algo": "my miq"'))
@@ -240,8 +240,8 @@ def test_a_table_with_other_settings_or_a_broken_one_stops_a_sweep(tmp_path, tin
     collect(tmp_path / "runs", out, SUITE)
     assert cli.run(sweep_words(tiny_suite, out, "--seeds", "1")) == 2
     assert "has Pendulum-v1/iq/seed-0 with other settings" in capsys.readouterr().err
-    (out / "configs.json").unlink()
+    (out / "about.json").unlink()
     assert cli.run(sweep_words(tiny_suite, out, "--seeds", "1")) == 2
-    assert f"the study table in {out} is broken: it has no configs.json" in capsys.readouterr().err
+    assert f"the study table in {out} is broken: it has no about.json" in capsys.readouterr().err
     assert cli.run(["collect", str(tmp_path / "runs"), str(out)]) == 2
-    assert f"the study table in {out} is broken: it has no configs.json" in capsys.readouterr().err
+    assert f"the study table in {out} is broken: it has no about.json" in capsys.readouterr().err

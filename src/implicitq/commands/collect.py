@@ -18,10 +18,10 @@ from implicitq.sweeps.suites import suite_of
 class Options:
     """Collect the runs below a folder into a study table: a few small files that can be kept in a repository.
 
-    OUT gets evaluations.csv (algo, env, seed, step, mean_return, cpu_seconds), configs.json, versions.json, and what
-    is known of random-scores.json, metrics.csv and the plans of sweeps. A table that is there already takes the runs
-    in: longer runs replace shorter ones. implicitq report reads such a folder as it reads run folders, and
-    implicitq sweep --out OUT goes on from it.
+    OUT gets evaluations.csv (algo, env, seed, step, mean_return, cpu_seconds), about.json (configs, versions, scores
+    of the random policy, plans of sweeps) and, where there are metrics, metrics.csv. A table that is there already
+    takes the runs in: longer runs replace shorter ones. implicitq report reads such a folder as it reads run folders,
+    and implicitq sweep --out OUT goes on from it.
     """
 
     directory: Folder  # Folder with runs below it.

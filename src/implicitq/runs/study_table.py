@@ -11,8 +11,9 @@ import json
 import reprlib
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,7 +32,8 @@ from implicitq.runs.layout import (
 from implicitq.runs.strangers import LARGEST_STEP, check_name, read_bytes
 from implicitq.types import Array, InputError
 
-CONFIGS = "configs.json"
+ABOUT = "about.json"
+_CONFIGS = "configs.json"  # earlier versions had a file for each part of ABOUT: this one, versions.json, ...
 COLUMNS: tuple[str, ...] = ("algo", "env", "seed", "step", "mean_return", "cpu_seconds")
 _RUN_COLUMNS = COLUMNS[:4]
 _LONGEST_LABEL = 500
@@ -42,7 +44,7 @@ Metrics = Mapping[Key, Sequence[Mapping[str, str]]]  # rows, by run
 
 def is_table(folder: Path) -> bool:
     """Whether a folder holds a study table, whole or broken."""
-    if (folder / CONFIGS).is_file():
+    if (folder / ABOUT).is_file() or (folder / _CONFIGS).is_file():
         return True
     try:
         return stat.S_ISREG((folder / EVALUATIONS).lstat().st_mode) and _begins(folder / EVALUATIONS, b"algo,")
@@ -62,18 +64,19 @@ def key_of(run: FoundRun) -> Key:
 
 def read_table(folder: Path) -> list[FoundRun]:
     """All runs of a table, named as a sweep would name their folders; a sentence if it is broken."""
-    known = _read_configs(folder)
-    versions = _read_versions(folder)
+    about = _read_about(folder)
+    known = _configs_in(about)
+    versions = _versions_in(about)
     runs: list[FoundRun] = []
     names: set[str] = set()
     for key, (steps, means, seconds) in _read_evaluations(folder).items():
         algo, env, seed = key
         if key not in known:
-            raise InputError(f"{CONFIGS} has no config of {algo} on {env}, seed {seed}")
+            raise InputError(f"{about.file} has no config of {algo} on {env}, seed {seed}")
         try:
             config = settings.from_file({**known[key], "env": env, "seed": seed}, "it", spacing(steps))
         except InputError as error:
-            raise InputError(f"{CONFIGS}, {algo} on {env}: {error}") from None
+            raise InputError(f"{about.file}, {algo} on {env}: {error}") from None
         name = run_name(env, algo, seed)
         if name in names:
             raise InputError(f"two runs would be called {name}: their lines, tasks or seeds are too much alike")
@@ -137,16 +140,44 @@ def _rows(folder: Path, name: str, columns: tuple[str, ...]) -> Iterable[tuple[i
         raise InputError(f"it has no {name}" if missing else f"{name} cannot be read: {error}") from None
 
 
-def _read_configs(folder: Path) -> dict[Key, dict[str, Any]]:
+@dataclass(frozen=True)
+class _About:
+    """What is beside the evaluations, as it was read."""
+
+    file: str  # that holds the configs
+    configs: Any
+    versions: Any
+
+
+def read_extra(folder: Path, name: Literal["random_scores", "plans"]) -> Any:
+    """The random policy's scores, or the plans, that a table holds; None without them. Not checked."""
+    return _read_object(folder).get(name) if (folder / ABOUT).is_file() else None
+
+
+def _read_object(folder: Path) -> dict[str, Any]:
+    data = read_json_file(folder, ABOUT)
+    if not isinstance(data, dict):
+        raise InputError(f"{ABOUT} must have the parts configs, versions, random_scores and plans")
+    return data
+
+
+def _read_about(folder: Path) -> _About:
+    if (folder / ABOUT).is_file() or not (folder / _CONFIGS).is_file():
+        data = _read_object(folder)
+        return _About(ABOUT, data.get("configs"), data.get("versions", []))
+    versions = read_json_file(folder, VERSIONS) if (folder / VERSIONS).is_file() else []
+    return _About(_CONFIGS, read_json_file(folder, _CONFIGS), versions)
+
+
+def _configs_in(about: _About) -> dict[Key, dict[str, Any]]:
     found: dict[Key, dict[str, Any]] = {}
-    entries = read_json_file(folder, CONFIGS)
-    for entry in entries if isinstance(entries, list) else [None]:
+    for entry in about.configs if isinstance(about.configs, list) else [None]:
         match entry:
             case {"algo": str(algo), "env": str(env), "seeds": [*seeds], "config": {**config}} if _whole(seeds):
-                check_name(algo, f"{CONFIGS}: algo", _LONGEST_LABEL)
+                check_name(algo, f"{about.file}: algo", _LONGEST_LABEL)
                 found |= {(algo, env, seed): config for seed in seeds}
             case _:
-                raise InputError(f"{CONFIGS} must be a list of entries with algo, env, seeds and config")
+                raise InputError(f"{about.file}: configs must be a list of entries with algo, env, seeds and config")
     return found
 
 
@@ -154,24 +185,35 @@ def _whole(values: Iterable[Any]) -> bool:
     return all(isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32 for value in values)
 
 
-def _read_versions(folder: Path) -> dict[Key, dict[str, Any]]:
-    if not (folder / VERSIONS).is_file():
-        return {}
+def _versions_in(about: _About) -> dict[Key, dict[str, Any]]:
     found: dict[Key, dict[str, Any]] = {}
-    entries = read_json_file(folder, VERSIONS)
     try:
-        for entry in entries:
+        for entry in about.versions:
             for algo, envs in entry["runs"].items():
                 found |= {(algo, env, seed): dict(entry["versions"]) for env, seeds in envs.items() for seed in seeds}
     except (TypeError, KeyError, AttributeError, ValueError, IndexError):
-        raise InputError(f"{VERSIONS} must be a list of entries with versions, and runs by algo and env") from None
+        file = ABOUT if about.file == ABOUT else VERSIONS
+        raise InputError(
+            f"{file}: versions must be a list of entries with versions, and runs by algo and env"
+        ) from None
     return found
 
 
-def write_table(folder: Path, runs: Sequence[FoundRun], metrics: Metrics) -> None:
+def write_table(
+    folder: Path,
+    runs: Sequence[FoundRun],
+    metrics: Metrics,
+    random_scores: Mapping[str, Any],
+    plans: Sequence[Mapping[str, Any]],
+) -> None:
     """Write all files of a table; runs need labels. The evaluations come last: what they need is there by then."""
-    _write_entries(folder / CONFIGS, _config_entries(runs))
-    _write_entries(folder / VERSIONS, _version_entries(runs))
+    about = {
+        "configs": _config_entries(runs),
+        "versions": _version_entries(runs),
+        "random_scores": random_scores,
+        "plans": plans,
+    }
+    write_atomically(folder / ABOUT, _entry_per_line(about))
     rows = [
         {**dict(zip(_RUN_COLUMNS, key_of(run), strict=False)), **row}
         for run in runs
@@ -188,6 +230,9 @@ def write_table(folder: Path, runs: Sequence[FoundRun], metrics: Metrics) -> Non
         for values in zip(run.steps.tolist(), run.means.tolist(), run.seconds.tolist(), strict=True)
     ]
     write_atomically(folder / EVALUATIONS, _csv(COLUMNS, evaluations))
+    if (folder / _CONFIGS).is_file():  # an earlier version wrote it
+        (folder / VERSIONS).unlink(missing_ok=True)
+        (folder / _CONFIGS).unlink()
 
 
 def _config_entries(runs: Sequence[FoundRun]) -> list[dict[str, Any]]:
@@ -212,10 +257,16 @@ def _version_entries(runs: Sequence[FoundRun]) -> list[dict[str, Any]]:
     return list(entries.values())
 
 
-def _write_entries(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
-    """JSON with one entry per line: a change shows as the lines that it changes."""
-    text = ",\n".join(map(json.dumps, entries))
-    write_atomically(path, f"[\n{text}\n]\n".encode())
+def _entry_per_line(parts: Mapping[str, Sequence[Any] | Mapping[str, Any]]) -> bytes:
+    """JSON with one entry of a part per line: a change shows as the lines that it changes."""
+    texts = []
+    for name, entries in parts.items():
+        if isinstance(entries, Mapping):
+            begin, end, lines = "{", "}", [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in entries.items()]
+        else:
+            begin, end, lines = "[", "]", [json.dumps(entry) for entry in entries]
+        texts.append("\n".join(filter(None, (f"{json.dumps(name)}: {begin}", ",\n".join(lines), end))))
+    return ("{\n" + ",\n".join(texts) + "\n}\n").encode()
 
 
 def _csv(columns: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> bytes:

@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from implicitq.runs.atomic_files import write_json
 from implicitq.runs.finding import Broken, Found, find_runs
-from implicitq.runs.layout import EVALUATIONS, METRICS, VERSIONS, FoundRun, check_log, run_name
+from implicitq.runs.layout import EVALUATIONS, METRICS, FoundRun, check_log, run_name
 from implicitq.runs.settings import SCALE, differences, identity
 from implicitq.runs.strangers import check_name, read_bytes, refuse_links
-from implicitq.runs.study_table import CONFIGS, Key, is_table, key_of, read_metrics, read_table, write_table
+from implicitq.runs.study_table import ABOUT, Key, is_table, key_of, read_metrics, read_table, write_table
 from implicitq.sweeps import random_scores, sweep
 from implicitq.sweeps.studies import label_of
 from implicitq.sweeps.suites import Suite
@@ -42,7 +41,7 @@ def collect(source: Path, out: Path, suite: Suite | None = None, metrics: bool =
 
     `suite` is the one that the runs share, for runs that no plan of a sweep in `source` tells of.
     """
-    for name in (sweep.PLANS, EVALUATIONS, METRICS, CONFIGS, VERSIONS, random_scores.FILE):
+    for name in (sweep.PLANS, EVALUATIONS, METRICS, ABOUT, random_scores.FILE):
         refuse_links(out, out / name)
     found = find_runs(source)
     before = _table_in(out)
@@ -58,9 +57,9 @@ def collect(source: Path, out: Path, suite: Suite | None = None, metrics: bool =
     labelled = [dataclasses.replace(run, label=run.label or _label(run, plans, suite)) for run in fresh]
     runs = merge(before, labelled)
     rows, damaged = _metrics(out, before, labelled, runs) if metrics else ({}, [])
-    write_table(out, runs, rows)
-    _keep_random_scores(source, out, found)
-    _keep_plans(plans, out, labelled, runs)
+    write_table(out, runs, rows, _random_scores(source, out, found), _plans(plans, out, labelled, runs))
+    sweep.remove_plans(out)
+    (out / random_scores.FILE).unlink(missing_ok=True)
     lengths = {identity(run.config): int(run.steps[-1]) for run in before}
     now = {identity(run.config): int(run.steps[-1]) for run in runs}
     extended = sum(now[mark] > length for mark, length in lengths.items())
@@ -167,22 +166,21 @@ def _metrics(
     return found, damaged
 
 
-def _keep_random_scores(source: Path, out: Path, found: Found) -> None:
+def _random_scores(source: Path, out: Path, found: Found) -> dict[str, Any]:
     """Those of the source and of the tables in it win over those that are there: they fit the newer runs."""
-    known = random_scores.read(out)
-    measured = [random_scores.read(folder) for folder in (*found.tables, source)]
-    together = {**known, **{task: entry for scores in measured for task, entry in scores.items()}}
-    if together != known:
-        write_json(out / random_scores.FILE, together)
+    measured = [random_scores.read(folder) for folder in (out, *found.tables, source)]
+    return {task: entry for scores in measured for task, entry in scores.items()}
 
 
-def _keep_plans(
+def _plans(
     plans: Sequence[dict[str, Any]], out: Path, fresh: Sequence[FoundRun], runs: Sequence[FoundRun]
-) -> None:
-    """The plans of the source, with the runs called as they are in the table."""
+) -> list[dict[str, Any]]:
+    """The plans that are there and those of the source, with the runs called as they are in the table."""
     called = {identity(run.config): run_name(run.config.env, key_of(run)[0], run.config.seed) for run in runs}
     names = {run.name: called[identity(run.config)] for run in fresh}
+    found = {(plan["study"], plan["suite"]): plan for plan in sweep.read_plans(out)}
     for plan in plans:
         lines = {label: [names.get(name, name) for name in folders] for label, folders in plan["lines"].items()}
         slim = {name: value for name, value in plan.items() if name != "runs"}
-        write_json(sweep.plan_path(out, plan["study"], plan["suite"]), {**slim, "lines": lines})
+        found[plan["study"], plan["suite"]] = {**slim, "lines": lines}
+    return [plan for _, plan in sorted(found.items())]

@@ -12,6 +12,7 @@ import numpy as np
 
 from implicitq.runs.atomic_files import read_json, write_json
 from implicitq.runs.strangers import LARGEST_RETURN, check_name
+from implicitq.runs.study_table import ABOUT, read_extra
 from implicitq.types import InputError
 
 FILE = "random-scores.json"
@@ -84,11 +85,13 @@ def ensure(
 
 
 def read(out: Path) -> dict[str, dict[str, Any]]:
-    """What was measured so far: task -> mean, std, episodes, seed, versions."""
+    """What was measured so far, a study table's first: task -> mean, std, episodes, seed, versions."""
     path = out / FILE
-    if not path.exists() and not path.is_symlink():
-        return {}
-    data = read_json(path)
+    kept = _checked(out / ABOUT, read_extra(out, "random_scores") or {})
+    return {**kept, **_checked(path, read_json(path))} if path.exists() or path.is_symlink() else kept
+
+
+def _checked(path: Path, data: Any) -> dict[str, dict[str, Any]]:
     if not isinstance(data, dict) or not all(map(_is_entry, data.values())):
         raise InputError(f"{path} holds no random-policy scores; remove it and measure again")
     for task in data:

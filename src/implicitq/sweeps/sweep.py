@@ -18,7 +18,7 @@ from implicitq.runs import layout
 from implicitq.runs.atomic_files import read_json, write_json
 from implicitq.runs.settings import differences, identity
 from implicitq.runs.strangers import check_file_name, check_name, read_end, refuse_links
-from implicitq.runs.study_table import is_table, read_table
+from implicitq.runs.study_table import ABOUT, is_table, read_extra, read_table
 from implicitq.sweeps.studies import Plan, PlannedRun
 from implicitq.sweeps.suites import settings_table
 from implicitq.types import InputError
@@ -169,9 +169,24 @@ def save_plan(out: Path, plan: Plan, arguments: list[str], names: Mapping[str, s
 
 
 def read_plans(out: Path) -> list[dict[str, Any]]:
-    """Plans of all sweeps in a folder, by name."""
+    """Plans of all sweeps in a folder, by name; those that a study table holds step back behind newer ones."""
     folder = refuse_links(out, out / PLANS)
-    return [_checked(path, read_json(path)) for path in sorted(folder.glob("*.json"))]
+    kept = read_extra(out, "plans") or []
+    if not isinstance(kept, list):
+        raise InputError(f"{out / ABOUT}: plans must be a list, got {reprlib.repr(kept)}")
+    files = sorted(folder.glob("*.json"))
+    plans = [_checked(out / ABOUT, plan) for plan in kept] + [_checked(path, read_json(path)) for path in files]
+    by_name = {(plan["study"], plan["suite"]): plan for plan in plans}
+    return [plan for _, plan in sorted(by_name.items())]
+
+
+def remove_plans(out: Path) -> None:
+    """For a study table that holds them."""
+    folder = refuse_links(out, out / PLANS)
+    for path in folder.glob("*.json"):
+        path.unlink()
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _checked(path: Path, data: Any) -> dict[str, Any]:
