@@ -13,6 +13,7 @@ import hypothesis
 import jax
 import pytest
 
+import made_once
 from toys import SMALL
 
 pytest_plugins = ["sweep_fixtures"]
@@ -29,9 +30,14 @@ if _is_first:
     os.environ[_COMPILED] = tempfile.mkdtemp(prefix="implicitq-tests-")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-# Most of the time would go into making fast code of functions that run for milliseconds. With flags of your own
-# (`.ci/run` runs some tests a second time so) everything is compiled as users have it.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+# Most of the time would go into making fast code of functions that run for milliseconds, and into tracing the same
+# functions again for every agent. With flags of your own (`.ci/run` runs some tests a second time so) everything is
+# traced and compiled as users have it.
+_HASTE = "IMPLICITQ_TESTS_HASTE"  # tells the workers of pytest-xdist that the flags they inherit are not yours
+if "XLA_FLAGS" not in os.environ:
+    os.environ |= {"XLA_FLAGS": "--xla_backend_optimization_level=0", _HASTE: "1"}
+if _HASTE in os.environ:
+    made_once.share()
 os.environ["IMPLICITQ_CACHE"] = "off"  # so that no test finds or leaves anything in the folder of a user
 jax.config.update("jax_compilation_cache_dir", os.environ[_COMPILED])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

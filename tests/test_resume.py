@@ -195,26 +195,6 @@ def wait_for_step(process: subprocess.Popen[str], metrics: Path, step: int) -> N
         time.sleep(0.01)
 
 
-def test_a_process_killed_twice_ends_byte_for_byte_like_one_that_was_not(references, small_flags, tmp_path, files_of):
-    values = {"steps": 1_000, "eval_every": 500, "checkpoint_every": 100, "log_every": 50}
-    flags = [*small_flags]
-    for name, value in values.items():
-        flags[flags.index(f"--{name.replace('_', '-')}") + 1] = str(value)
-    directory = tmp_path / "run"
-    commands = [
-        ["train", "miq", "--env", "toys:Toy-v0", *flags, "--out", str(directory)],
-        ["resume", str(directory), "--trust-env"],
-    ]
-    for command, step in zip(commands, (250, 500), strict=True):
-        process = spawn(command)
-        wait_for_step(process, directory / "metrics.csv", step)
-        process.kill()
-        process.communicate()
-        assert process.returncode == -signal.SIGKILL
-    assert cli.run(["resume", str(directory), "--trust-env"]) == 0
-    assert_equal(files_of(directory), files_of(references(values)))
-
-
 def assert_equal(one: dict[str, bytes], other: dict[str, bytes]) -> None:
     assert sorted(one) == sorted(other)
     assert [name for name in one if one[name] != other[name]] == []
