@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from implicitq import configs
+from implicitq.reports import figures
 from implicitq.sweeps import sweep
 from implicitq.sweeps.studies import Plan, PlannedRun, Study, Variant, expand
 from implicitq.sweeps.suites import Suite
@@ -90,18 +91,33 @@ def workers_see_toys(monkeypatch, tmp_path_factory):
 
 
 @pytest.fixture
-def small_plan() -> Plan:
+def undrawn(monkeypatch) -> None:
+    """Figures are made but not rendered, which takes nine tenths of a report's time: for tests of its texts."""
+    monkeypatch.setattr(figures, "to_file", lambda figure, form: b"")
+    monkeypatch.setattr(figures, "to_svg", lambda figure, name, label: "<svg></svg>")
+
+
+def sweep_plan() -> Plan:
     study = Study("small", "", tuple(map(Variant, ("iq", "miq", "sac"))))
     return expand(study, Suite("boxes", ("Pendulum-v1", "InvertedPendulum-v5")), 3, 10_000)
 
 
-@pytest.fixture
-def finished_sweep(tmp_path, small_plan) -> Path:
+def write_sweep(root: Path) -> Path:
     """A whole sweep: 2 tasks, 3 lines, 3 seeds; SAC 200, M-IQ 150, IQ 100 above the random policy's 0."""
-    root = tmp_path / "sweep"
-    for run in small_plan.runs:
+    plan = sweep_plan()
+    for run in plan.runs:
         write_run(root, run, {"sac": 200, "miq": 150, "iq": 100}[run.algorithm])
-    sweep.save_plan(root, small_plan, ["--study", "small", "--out", "sweep"])
+    sweep.save_plan(root, plan, ["--study", "small", "--out", "sweep"])
     entry = {"mean": 0.0, "std": 1.0, "episodes": 100, "seed": 0, "versions": ENVIRONMENTS}
-    (root / "random-scores.json").write_text(json.dumps(dict.fromkeys(small_plan.tasks, entry)))
+    (root / "random-scores.json").write_text(json.dumps(dict.fromkeys(plan.tasks, entry)))
     return root
+
+
+@pytest.fixture
+def small_plan() -> Plan:
+    return sweep_plan()
+
+
+@pytest.fixture
+def finished_sweep(tmp_path) -> Path:
+    return write_sweep(tmp_path / "sweep")

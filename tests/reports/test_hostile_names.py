@@ -37,6 +37,7 @@ def test_odd_names_are_drawn_and_shown_as_they_are(tmp_path):
     assert len(list((done.page.parent / "figures").glob("*A-b-v0*.png"))) == 2
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["=cmd()", "@x", "+1", "-1", "\t=1", "a\nb", "", "_hidden", "x" * 600, 3])
 def test_names_that_no_table_can_hold_make_a_folder_broken(tmp_path, name):
     foreign_run(tmp_path / "good", "other")
@@ -59,6 +60,7 @@ def test_numbers_below_zero_are_no_formulas():
     assert DataTable("t", "", ("x",), ((-1.5,),), ("x",), (("-1.5",),)).to_csv() == "x\n-1.5\n"
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["report", "report/figures", "report/tables", "report/index.html"])
 def test_a_report_is_never_written_through_a_link(tmp_path, name):
     root, outside = tmp_path / "runs", tmp_path / "outside"

@@ -1,4 +1,4 @@
-"""The report: what is on the page and in the files, what is refused, what is named."""
+"""The report: what is on the page and in the files, what is refused, what is named; and the page in a real browser."""
 
 from __future__ import annotations
 
@@ -10,22 +10,65 @@ import subprocess
 import sys
 import time
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 from implicitq.commands import main as cli
 from implicitq.reports.reading import gather
-from implicitq.reports.report import write_report
+from implicitq.reports.report import Written, write_report
 from implicitq.sweeps.studies import Study, Variant, expand
 from implicitq.sweeps.suites import Suite
 from implicitq.types import InputError
-from sweep_fixtures import VERSIONS, write_run
+from sweep_fixtures import VERSIONS, write_run, write_sweep
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--enable-logging=stderr",
+    "--virtual-time-budget=5000",
+]
+# A window has a least width, a frame has none.
+FRAME = """<!doctype html><body><script>
+addEventListener("message", message => document.body.dataset.found = message.data)
+</script><iframe src="probed.html" style="border: 0; width: {width}px; height: 900px"></iframe></body>"""
+PROBE = """
+<script>addEventListener("load", () => {
+  const boxes = [...document.querySelectorAll("figure svg")].map(svg => svg.getBoundingClientRect());
+  const texts = [...document.querySelectorAll("figure svg text")].map(text => text.getBoundingClientRect().height);
+  const found = {
+    figures: boxes.length,
+    visible: boxes.filter(box => box.width > 200 && box.height > 80).length,
+    within: boxes.every(box => box.right <= innerWidth + 1),
+    wide: document.documentElement.scrollWidth > innerWidth + 1,
+    width: innerWidth,
+    least: Math.min(...texts),
+    ink: getComputedStyle(document.body).color,
+    paper: getComputedStyle(document.body).backgroundColor,
+    axis: getComputedStyle(document.querySelector("figure svg text")).fill,
+  };
+  parent.postMessage(JSON.stringify(found), "*");
+})</script>
+"""
 
 
-def test_a_report_has_figures_tables_and_a_self_contained_page(finished_sweep):
-    done = write_report(finished_sweep)
-    assert (done.runs, done.broken, done.missing) == (18, 0, 0)
-    text = done.page.read_text()
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory) -> Written:
+    """The report of a finished sweep, to look at."""
+    return write_report(write_sweep(tmp_path_factory.mktemp("drawn") / "sweep"))
+
+
+def test_a_report_has_figures_tables_and_a_self_contained_page(drawn):
+    assert (drawn.runs, drawn.broken, drawn.missing) == (18, 0, 0)
+    text = drawn.page.read_text()
     names = [
         "aggregates",
         "improvement",
@@ -39,20 +82,21 @@ def test_a_report_has_figures_tables_and_a_self_contained_page(finished_sweep):
     assert text.count("<svg") == len(names)
     for name in names:
         for form in ("pdf", "png"):
-            assert (done.page.parent / f"figures/small-boxes-{name}.{form}").stat().st_size > 1_000
+            assert (drawn.page.parent / f"figures/small-boxes-{name}.{form}").stat().st_size > 1_000
     for name in ("aggregates", "improvement", "returns"):
-        assert "tabular" in (done.page.parent / f"tables/small-boxes-{name}.tex").read_text()
+        assert "tabular" in (drawn.page.parent / f"tables/small-boxes-{name}.tex").read_text()
     assert not re.search(r'(src|href)="(https?:)?//', text)
     assert "<script" not in text
     for words in ("implicitq sweep --study small", "18 of 18 planned", "gymnasium", "95%", "implicitq train"):
         assert words in text
+    assert "processor time" not in text  # these runs have no clocks
     HTMLParser().feed(text)
     ids = re.findall(r'\sid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
 
 
-def test_the_tables_hold_the_numbers(finished_sweep):
-    page = write_report(finished_sweep).page
+def test_the_tables_hold_the_numbers(drawn):
+    page = drawn.page
     with open(page.parent / "tables/small-boxes-aggregates.csv", newline="") as file:
         rows = {(row["line"], row["aggregate"]): row for row in csv.DictReader(file)}
     assert float(rows["sac", "mean"]["score"]) == pytest.approx(1.0)
@@ -64,8 +108,6 @@ def test_the_tables_hold_the_numbers(finished_sweep):
 
 
 def test_runs_with_clocks_are_compared_at_equal_processor_time_too(finished_sweep, small_plan):
-    before = write_report(finished_sweep).page.read_text()
-    assert "processor time" not in before
     for run in small_plan.runs:
         shutil.rmtree(finished_sweep / run.folder)
         write_run(finished_sweep, run, 200.0, rate=2.0 if run.algorithm == "sac" else 1.0)
@@ -85,11 +127,11 @@ def test_runs_with_clocks_are_compared_at_equal_processor_time_too(finished_swee
     assert shown[-1].endswith("| 100 % | 100 % |")
 
 
-def test_the_same_folder_gives_the_same_page(finished_sweep):
-    first = write_report(finished_sweep).page.read_bytes()
-    assert write_report(finished_sweep).page.read_bytes() == first
+def test_the_same_folder_gives_the_same_page(finished_sweep, drawn):
+    assert write_report(finished_sweep).page.read_bytes() == drawn.page.read_bytes()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_missing_unfinished_and_broken_runs_are_named_and_counted(finished_sweep, small_plan):
     gone, short, broken, begun = (small_plan.runs[n].folder for n in (0, 1, 3, 4))
     shutil.rmtree(finished_sweep / gone)
@@ -110,6 +152,7 @@ def test_missing_unfinished_and_broken_runs_are_named_and_counted(finished_sweep
         assert words in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_mixed_versions_are_refused_until_one_is_chosen(finished_sweep, small_plan):
     other = finished_sweep / small_plan.runs[0].folder
     (other / "versions.json").write_text(json.dumps({**VERSIONS, "jax": "0.1.0"}))
@@ -129,12 +172,14 @@ def test_a_package_that_the_task_does_not_use_is_not_another_version(finished_sw
     assert len(gather(finished_sweep).runs) == len(small_plan.runs)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_another_processor_is_not_another_version(finished_sweep, small_plan):
     other = finished_sweep / small_plan.runs[0].folder
     (other / "versions.json").write_text(json.dumps({**VERSIONS, "processor": "another"}))
     assert "Machines: 2" in write_report(finished_sweep).page.read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_random_scores_of_other_versions_do_not_count(finished_sweep):
     path = finished_sweep / "random-scores.json"
     data = json.loads(path.read_text())
@@ -145,6 +190,7 @@ def test_random_scores_of_other_versions_do_not_count(finished_sweep):
     assert "Normalised scores over 1 task<" in text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_sac_returns_are_shown_and_it_says_what_to_run(tmp_path):
     plan = expand(Study("one", "", (Variant("iq"),)), Suite("s", ("Pendulum-v1",)), 2, 5_000)
     for run in plan.runs:
@@ -166,6 +212,7 @@ def test_runs_without_a_plan_are_told_apart_by_their_settings(tmp_path):
     assert list(section.lines) == ["iq", "iq bins=3"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_committed_files_alone_make_a_report(finished_sweep):
     for path in finished_sweep.rglob("versions.json"):
         path.unlink()
@@ -205,3 +252,37 @@ def test_a_report_grows_with_its_evaluations_and_stays_fast(tmp_path):
     start = time.process_time()
     write_report(tmp_path)
     assert time.process_time() - start < 20
+
+
+def look(page: Path, profile: Path, width: int, *more: str) -> tuple[dict, str]:
+    """What the browser made of the page, and what it complained of."""
+    probed = page.with_name("probed.html")
+    probed.write_text(page.read_text().replace("</body>", f"{PROBE}</body>"))
+    frame = page.with_name("frame.html")
+    frame.write_text(FRAME.format(width=width))
+    words = [str(CHROMIUM), *FLAGS, *more, f"--user-data-dir={profile}", "--window-size=1400,1000", "--dump-dom"]
+    done = subprocess.run([*words, frame.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    found = re.search(r'data-found="([^"]+)"', done.stdout)
+    assert found is not None
+    complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return json.loads(found[1].replace("&quot;", '"')), "\n".join(complaints)
+
+
+def brightness(colour: str) -> float:
+    return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_every_figure_is_visible_and_legible_in_a_browser(drawn, tmp_path, width, dark):
+    page = Path(shutil.copytree(drawn.page.parent, tmp_path / "report")) / "index.html"
+    found, complaints = look(page, tmp_path / "profile", width, *(["--force-dark-mode"] if dark else []))
+    assert not complaints
+    assert found["figures"] == found["visible"] == page.read_text().count("<svg") > 0
+    assert found["within"]
+    assert not found["wide"]
+    assert found["width"] == width
+    assert found["least"] >= 8  # pixels
+    ink, paper = brightness(found["ink"]), brightness(found["paper"])
+    assert (ink > paper + 100) if dark else (paper > ink + 100)
+    assert abs(brightness(found["axis"]) - ink) < 1  # figures take the page's colour

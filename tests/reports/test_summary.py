@@ -40,6 +40,7 @@ def scores_of(root):
     return section, score_study("s", section.lines, section.random, None, section.same)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_seed_has_no_spread_in_any_table(tmp_path):
     made(tmp_path, Variant("iq"))
     page = write_report(tmp_path).page
@@ -52,6 +53,7 @@ def test_one_seed_has_no_spread_in_any_table(tmp_path):
     assert f"{float(row['mean_return']):,.1f} (1)" in (page.parent / "tables/runs-returns.md").read_text()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_lines_that_are_the_same_runs_are_merged_and_the_page_says_so(tmp_path):
     lines = (Variant("iq"), Variant("iq", {}, "unique"), Variant("iq", {"bins": 11}), Variant("iq", {"bins": 3}))
     plan, folders = made(tmp_path, *lines)

@@ -42,6 +42,7 @@ def write_foreign(folder: Path, seed: int, **values) -> None:
     (folder / "evaluations.csv").write_text("step,mean_return,std_return\n" + rows)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_of_a_table_is_that_of_its_runs(finished_sweep, small_plan, tmp_path):
     for run in small_plan.runs:
         shutil.rmtree(finished_sweep / run.folder)
@@ -63,6 +64,7 @@ def test_runs_beside_the_planned_ones_keep_their_line(finished_sweep, small_plan
     assert [list(section.lines) for section in after.sections] == before == [["iq", "miq", "sac"], ["iq bins=3"]]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_folder_of_tables_and_runs_is_reported_in_sections(finished_sweep, tmp_path):
     root = tmp_path / "all"
     for name in ("first", "second"):
@@ -75,6 +77,7 @@ def test_a_folder_of_tables_and_runs_is_reported_in_sections(finished_sweep, tmp
     assert text.count("Normalised scores over 2 tasks") == 2
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_in_the_table_that_has_its_folder_still_counts_once(finished_sweep):
     collect(finished_sweep, finished_sweep)
     done = write_report(finished_sweep)
@@ -152,6 +155,7 @@ def test_metrics_are_kept_at_the_evaluations_in_six_digits(tmp_path):
     assert not (tmp_path / "table/metrics.csv").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_of_another_library_are_collected_and_reported_beside_ours(tmp_path, capsys):
     for run in planned(Variant("sac"), Variant("iq"), seeds=2):
         write_run(tmp_path / "runs", run, 40.0)

@@ -143,7 +143,7 @@ def test_cores_are_reserved_once(tmp_path, monkeypatch):
 def test_a_node_killed_in_the_middle_costs_only_the_steps_since_its_checkpoint(tmp_path, long_suite):
     """Two nodes with a processor each; the one that is at work is killed, and the other finishes all runs."""
     out = tmp_path / "sweep"
-    told = on_a_cluster("ray_cluster_with_a_loss.py", long_suite, out)
+    told = on_a_cluster("loss", long_suite, out)
     assert len(told["checkpoints_at_loss"]) == 2
     went_on = []
     for folder, step in told["checkpoints_at_loss"].items():
@@ -158,15 +158,15 @@ def test_a_node_killed_in_the_middle_costs_only_the_steps_since_its_checkpoint(t
 @needs_ray
 def test_a_sweep_stopped_on_a_cluster_saves_a_checkpoint_and_goes_on(tmp_path, suite_file):
     suite = suite_file("one", ["Pendulum-v1"], ["iq"], 3_000, 200)
-    told = on_a_cluster("ray_cluster_stopped.py", suite, tmp_path / "sweep")
+    told = on_a_cluster("stopped", suite, tmp_path / "sweep")
     assert (told["stopped"], told["again"]) == (130, 0)
     step = told["log"].split("stopped at step ")[1].split(";")[0]
     assert f"at step {step} of 3,000" in told["later"]
 
 
-def on_a_cluster(script: str, suite: Path, out: Path) -> dict:
-    """What a script beside this file tells; in a process of its own, since Ray leaves traces."""
-    words = [sys.executable, str(Path(__file__).with_name(script)), str(suite), str(out)]
+def on_a_cluster(story: str, suite: Path, out: Path) -> dict:
+    """What ray_cluster.py beside this file tells; in a process of its own, since Ray leaves traces."""
+    words = [sys.executable, str(Path(__file__).with_name("ray_cluster.py")), story, str(suite), str(out)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.strip().splitlines()[-1])

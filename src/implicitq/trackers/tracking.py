@@ -8,10 +8,11 @@ that began without a tracker gets its beginning too.
 from __future__ import annotations
 
 import importlib
+import math
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -19,7 +20,6 @@ from implicitq import configs
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Started, Stopped
 from implicitq.runs.layout import read_evaluations, read_versions
 from implicitq.runs.metrics import read_metrics, wall_seconds
-from implicitq.trackers import scalars
 from implicitq.types import InputError
 from implicitq.validation import nearest
 
@@ -30,6 +30,17 @@ TRACKERS = {
 }
 NONE = "none"
 _ID = re.compile(r"[0-9a-z]{1,32}")
+
+# What the numbers of a run are called where people compare runs of many libraries.
+_NAMES = {
+    "episode_return": "rollout/ep_rew_mean",
+    "episode_length": "rollout/ep_len_mean",
+    "episodes": "rollout/episodes",
+    "env_restarts": "rollout/env_restarts",
+    "updates": "train/n_updates",
+    "entropy_per_dimension": "train/entropy",
+}
+_FPS = "time/fps"
 
 
 class About(NamedTuple):
@@ -118,9 +129,9 @@ class Tracking:
                 before, then = self._last
                 rate = (event.step - before) / max(1e-9, now - then)
                 self._last = event.step, now
-                self._sink.put(event.step, {**scalars.of_event(event), scalars.FPS: rate}, time.time())
+                self._sink.put(event.step, {**_of_event(event), _FPS: rate}, time.time())
             case Evaluated():
-                self._sink.put(event.step, scalars.of_event(event), time.time())
+                self._sink.put(event.step, _of_event(event), time.time())
             case CheckpointDue():
                 self._sink.flush()
             case Stopped():
@@ -146,11 +157,23 @@ class Tracking:
         for values in zip(*columns.values(), strict=True):
             row = dict(zip(columns, map(float, values), strict=True))
             step = int(row.pop("step"))
-            point, now = scalars.of_metrics(row), wall.get(step)
+            point, now = _of_metrics(row), wall.get(step)
             if now is not None and now > then:
-                point[scalars.FPS] = (step - before) / (now - then)
+                point[_FPS] = (step - before) / (now - then)
                 before, then = step, now
             rows.append((step, point))
-        rows += [(done.step, scalars.of_event(Evaluated(done))) for done in read_evaluations(self._folder)]
+        rows += [(done.step, _of_event(Evaluated(done))) for done in read_evaluations(self._folder)]
         rows.sort(key=lambda row: row[0])
         return [(step, values, ended + wall.get(step, 0.0)) for step, values in rows]
+
+
+def _of_metrics(values: Mapping[str, float]) -> dict[str, float]:
+    """A row of metrics under its names; what was not measured is left out."""
+    return {_NAMES.get(name, f"train/{name}"): value for name, value in values.items() if math.isfinite(value)}
+
+
+def _of_event(event: Measured | Evaluated) -> dict[str, float]:
+    if isinstance(event, Measured):
+        return _of_metrics(event.values)
+    done = event.evaluation
+    return {"eval/mean_reward": done.mean, "eval/mean_ep_length": sum(done.lengths) / len(done.lengths)}
