@@ -57,8 +57,7 @@ class Bandit(gym.Env):
         return np.ones(1, np.float32), -5.0 * float(np.sum((action - 0.3) ** 2)), True, False, {}
 
 
-@pytest.mark.parametrize("policy", ["multicategorical", "gaussian"])
-@pytest.mark.parametrize("target", [None, 0.3])
+@pytest.mark.parametrize(("policy", "target"), [("multicategorical", None), ("gaussian", None), ("gaussian", 0.3)])
 def test_the_temperature_moves_until_the_policy_has_the_wanted_entropy(policy, target):
     agent = implicitq.make(
         "miq",

@@ -161,8 +161,7 @@ def test_a_transition_that_terminated_ignores_the_next_observation():
         next_observation=ended.next_observation + 7), settings, KEY)[0]  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["Box", "Discrete"])
-@pytest.mark.parametrize(("algorithm", "alpha"), [("iq", 0.0), ("miq", 0.5)])
+@pytest.mark.parametrize(("algorithm", "alpha", "kind"), [("iq", 0.0, "Box"), ("miq", 0.5, "Discrete")])
 def test_iq_and_m_iq_find_the_soft_values_of_the_probe(algorithm, alpha, kind):
     entropy_weight = 0.2
     settings = {"hidden": (32,), "bins": 5, "min_replay": 100, "batch_size": 64, "learning_rate": 3e-3}
