@@ -38,6 +38,7 @@ if "XLA_FLAGS" not in os.environ:
     os.environ |= {"XLA_FLAGS": "--xla_backend_optimization_level=0", _HASTE: "1"}
 if _HASTE in os.environ:
     made_once.share()
+    jax.config.update("jax_cpu_enable_async_dispatch", False)  # a thread for it costs more than so small functions do
 os.environ["IMPLICITQ_CACHE"] = "off"  # so that no test finds or leaves anything in the folder of a user
 jax.config.update("jax_compilation_cache_dir", os.environ[_COMPILED])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

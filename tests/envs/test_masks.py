@@ -265,10 +265,10 @@ AUTO = {
     "actor_average": 0.01,
 }
 ROOMS = np.eye(len(Room), dtype=np.float32)
-WARM = {"pcl": {"temperature": 0.01}, "trust-pcl": {"temperature": 0.1}}  # their own would take long to tell 5 from 1
+WARM = {"trust-pcl": {"temperature": 0.1}}  # its own would take long to tell 5 from 1
 PATH = {"n_step": 3, "n_step_target": "path"}
 CASES = [
-    *[("iq", False, {}), ("miq", True, {}), ("pcl", False, {}), ("trust-pcl", True, {})],
+    *[("miq", True, {}), ("trust-pcl", True, {})],
     *[("miq-auto", False, AUTO), ("mdqn", False, {}), ("dqn", False, {})],
     *[("miq", False, PATH), ("miq", True, {"members": 3}), ("iq", False, {"log_policy": "centred"})],
 ]
