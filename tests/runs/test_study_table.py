@@ -124,6 +124,14 @@ def test_a_table_without_one_of_its_files_is_named_as_broken(table, file):
     assert broken.reason == f"it has no {file}"
 
 
+def test_runs_below_a_broken_table_are_reported_all_the_same(table, small_plan):
+    write_run(table, small_plan.runs[0], 1.0)
+    edit(table / "about.json", "[\n", "")
+    found = gather(table)
+    assert len(found.runs) == 1
+    assert [broken.name for broken in found.broken] == ["."]
+
+
 def as_before(table: Path) -> None:
     """The same table as it was written when every part of about.json had a file of its own."""
     about = json.loads((table / "about.json").read_text())

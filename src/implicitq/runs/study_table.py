@@ -150,8 +150,14 @@ class _About:
 
 
 def read_extra(folder: Path, name: Literal["random_scores", "plans"]) -> Any:
-    """The random policy's scores, or the plans, that a table holds; None without them. Not checked."""
-    return _read_object(folder).get(name) if (folder / ABOUT).is_file() else None
+    """The random policy's scores, or the plans, that a table holds, not checked; None without them.
+
+    None too if the file is broken, which is told where the runs of the table are read.
+    """
+    try:
+        return _read_object(folder).get(name) if (folder / ABOUT).is_file() else None
+    except InputError:
+        return None
 
 
 def _read_object(folder: Path) -> dict[str, Any]:
