@@ -15,7 +15,10 @@ from typing import Any
 from implicitq import learner
 from implicitq.runs import curve
 
-_OF_THE_LOOP = {"steps", "eval_every", "eval_episodes", "checkpoint_every", "log_every"}  # no learner looks at these
+_OF_THE_LOOP = {  # no learner looks at these; what it has to know of the task is in the spec
+    *("env", "steps", "min_replay", "replay_size"),
+    *("eval_every", "eval_episodes", "checkpoint_every", "log_every"),
+}
 _settings: contextvars.ContextVar[Hashable] = contextvars.ContextVar("settings", default=None)
 
 

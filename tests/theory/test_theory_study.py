@@ -171,6 +171,12 @@ def run(folder: Path, *mdps: str) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory) -> Path:
+    """What the command leaves, to look at."""
+    return run(tmp_path_factory.mktemp("theory") / "chain", "chain")
+
+
 def test_the_command_leaves_figures_a_table_and_a_page(tmp_path, capsys):
     folder = run(tmp_path / "new", "chain", "forest")
     names = {path.name for path in folder.iterdir()}
@@ -189,10 +195,11 @@ def test_the_command_leaves_figures_a_table_and_a_page(tmp_path, capsys):
     assert "The theory, in numbers" in capsys.readouterr().out
 
 
-def test_the_same_command_writes_the_same_bytes(tmp_path):
-    folders = [run(tmp_path / name, "chain") for name in "ab"]
-    for path in folders[0].iterdir():
-        assert path.read_bytes() == (folders[1] / path.name).read_bytes(), path.name
+def test_the_same_command_writes_the_same_bytes(chain, tmp_path):
+    again = run(tmp_path / "again", "chain")
+    assert {path.name for path in again.iterdir()} == {path.name for path in chain.iterdir()}
+    for path in chain.iterdir():
+        assert path.read_bytes() == (again / path.name).read_bytes(), path.name
 
 
 def test_a_folder_with_content_is_refused_and_the_default_folder_is_always_new(tmp_path, monkeypatch):
@@ -222,10 +229,9 @@ def test_bad_options_get_one_sentence_before_any_work(words, message, tmp_path, 
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_page_has_a_verdict_and_a_sentence_per_row_and_says_how_many_seeds_each_part_has(tmp_path, capsys):
-    folder = run(tmp_path / "new", "chain")
-    page = (folder / "index.html").read_text()
-    with (folder / "table.csv").open() as file:
+def test_the_page_has_a_verdict_and_a_sentence_per_row_and_says_how_many_seeds_each_part_has(chain):
+    page = (chain / "index.html").read_text()
+    with (chain / "table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert all(row["verdict"] and row["sentence"].endswith(".") for row in rows)
     for row in rows:
