@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from implicitq.commands import main as cli
+from implicitq.configs import resolve
 from implicitq.reports.reading import gather
 from implicitq.runs.finding import find_runs
-from implicitq.runs.settings import identity
+from implicitq.runs.settings import differences, identity
 from implicitq.runs.study_table import COLUMNS, is_table, read_metrics, read_table, write_table
 from implicitq.sweeps import random_scores
 from implicitq.sweeps.collecting import collect
@@ -176,6 +177,16 @@ def test_run_folders_below_a_table_are_found_too(table, small_plan):
     assert found.tables == (table,)
     assert len(found.runs) == 19
     assert folder in {run.folder for run in found.runs}
+
+
+def test_a_rate_that_follows_another_one_is_no_other_setting():
+    """SAC's temperature had the learning rate of the networks; now it has its own, of the same value."""
+    now, then = resolve("sac", "Pendulum-v1"), resolve("sac", "Pendulum-v1", temperature_learning_rate=None)
+    assert identity(now) == identity(then)
+    assert differences(now, then) == ""
+    faster = resolve("sac", "Pendulum-v1", temperature_learning_rate=None, learning_rate=1e-3)
+    assert identity(now) != identity(faster)
+    assert "temperature_learning_rate 0.0003 there, 0.001 planned" in differences(now, faster)
 
 
 @pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a source distribution has no benchmarks")

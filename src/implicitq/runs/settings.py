@@ -68,9 +68,16 @@ def to_file(config: RunConfig) -> dict[str, Any]:
 
 def identity(config: RunConfig, apart: Collection[str] = ()) -> str:
     """The same text for runs that learn the same thing; `apart` names settings that may differ besides."""
-    left_out = {"layout", *NOT_LEARNT, *apart}
-    values = {name: value for name, value in to_file(config).items() if name not in left_out}
+    values = {name: value for name, value in _learnt(config).items() if name not in apart}
     return json.dumps(values, sort_keys=True)
+
+
+def _learnt(config: RunConfig) -> dict[str, Any]:
+    """All settings that make a difference, as plain data; a rate that follows the other one is that one."""
+    values = {name: value for name, value in to_file(config).items() if name not in ("layout", *NOT_LEARNT)}
+    if "temperature_learning_rate" in values and values["temperature_learning_rate"] is None:
+        values["temperature_learning_rate"] = values.get("learning_rate")
+    return values
 
 
 def lasting(config: Config) -> dict[str, Any]:
@@ -86,7 +93,6 @@ def changed_since(saved: Mapping[str, Any], config: Config) -> str:
 
 def differences(there: RunConfig, here: RunConfig, word: str = "planned") -> str:
     """What is learnt differently, as words: `batch_size 256 there, 8 planned`; empty if nothing is."""
-    theirs, ours = to_file(there), to_file(here)
-    names = [name for name in {**ours, **theirs} if name not in ("layout", *NOT_LEARNT)]
-    apart = [name for name in names if ours.get(name) != theirs.get(name)]
+    theirs, ours = _learnt(there), _learnt(here)
+    apart = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
     return ", ".join(f"{name} {theirs.get(name)} there, {ours.get(name)} {word}" for name in apart)
