@@ -273,6 +273,14 @@ def test_other_peoples_wrappers_are_brought_back_and_said_not_to_be_frozen():
     ]
 
 
+def test_statistics_that_you_have_frozen_yourself_need_none_of_training():
+    env = gym.wrappers.NormalizeObservation(toys.Toy())
+    env.update_running_mean, env.obs_rms.mean = False, np.full(3, 5.0)
+    assert Statistics(env).misfits({}) == []
+    Statistics(env).adopt({})
+    np.testing.assert_array_equal(env.obs_rms.mean, np.full(3, 5.0))
+
+
 def test_two_wrappers_of_one_class_are_told_apart():
     env = gym.wrappers.NormalizeObservation(gym.wrappers.NormalizeObservation(toys.Toy()))
     assert statistics.keys(of(env)) == ["NormalizeObservation 2.obs_rms", OBSERVATIONS]
@@ -319,6 +327,7 @@ def test_a_checkpoint_of_an_earlier_version_is_said_to_have_no_statistics():
         ({"mean": np.zeros(3, int)}, "do not fit together"),
         ({"mean": None}, "are not whole"),
         ({"median": np.zeros(3)}, "are not whole"),
+        ({"\x1b[2J.mean": np.zeros(3)}, "are not whole"),
     ],
 )
 def test_policy_files_with_statistics_that_cannot_be_are_refused(tmp_path: Path, small, changes, sentence):

@@ -10,6 +10,7 @@ environment itself, each a "level". Names are as in `NormalizeObservation.obs_rm
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ import gymnasium as gym
 import numpy as np
 
 from implicitq.types import Array, InputError
+from implicitq.validation import brief
 
 State = dict[str, Any]
 """All arrays and numbers of the levels that hold statistics: the sums beside these outlive an episode too."""
@@ -24,6 +26,7 @@ State = dict[str, Any]
 Shared = dict[str, Array]
 """Mean, variance and count alone: what a policy needs."""
 
+_KEY = re.compile(r"\w+( \d+)?\.\w+")
 _PARTS = ("mean", "var", "count")
 _OF_REWARDS = ("return_rms", "ret_rms", "reward_rms")  # attributes of these names scale rewards, others observations
 # What a value was, so that it comes back as the same: NumPy rounds a float32 array and a number in another way than the
@@ -42,7 +45,7 @@ class Statistics:
         """As they are now; nothing if there are none."""
         state = {}
         for name, level in self._levels.items():
-            for attribute, value in vars(level).items():
+            for attribute, value in _attributes(level):
                 if _is_running(value):
                     state |= {f"{name}.{attribute}.{part}": copy.copy(getattr(value, part)) for part in _PARTS}
                 elif _is_plain(value):
@@ -52,7 +55,7 @@ class Statistics:
     def load(self, state: State) -> None:
         """Inverse of `read`. Only what is a number or an array here, or is still None, becomes another."""
         for name, level in self._levels.items():
-            for attribute, value in list(vars(level).items()):
+            for attribute, value in _attributes(level):
                 key = f"{name}.{attribute}"
                 if _is_running(value):
                     for part in _PARTS:
@@ -91,7 +94,7 @@ class Statistics:
     def _running(self) -> Iterator[tuple[str, Any, str, Any]]:
         """Name, level, attribute and object of each."""
         for name, level in self._levels.items():
-            for attribute, value in list(vars(level).items()):
+            for attribute, value in _attributes(level):
                 if _is_running(value):
                     yield f"{name}.{attribute}", level, attribute, value
 
@@ -156,8 +159,8 @@ def checked(shared: Shared) -> Shared:
     for name in shared:
         key, _, part = name.rpartition(".")
         alike = [shared.get(each) for each in _names(key)]
-        if part not in _PARTS or key.count(".") != 1 or any(array is None for array in alike):
-            raise InputError(f"its statistics {name} are not whole")
+        if part not in _PARTS or not _KEY.fullmatch(key) or any(array is None for array in alike):
+            raise InputError(f"its statistics {brief(name)} are not whole")
         mean, var, count = (np.asarray(array) for array in alike)
         if mean.shape != var.shape or count.shape != () or any(array.dtype.kind != "f" for array in (mean, var, count)):
             raise InputError(f"its statistics {key} do not fit together")
@@ -185,13 +188,17 @@ def _levels(env: gym.Env) -> Iterator[tuple[str, gym.Env]]:
     """The environment and its wrappers, from outside, as far as they hold statistics."""
     seen: dict[str, int] = {}
     while True:
-        if any(map(_is_running, vars(env).values())):
-            kind = type(env).__name__
+        if any(_is_running(value) for _, value in _attributes(env)):
+            kind = re.sub(r"\W", "_", type(env).__name__)  # it may be made by a program
             seen[kind] = seen.get(kind, 0) + 1
             yield kind if seen[kind] == 1 else f"{kind} {seen[kind]}", env
         if not isinstance(env, gym.Wrapper):
             return
         env = env.env
+
+
+def _attributes(level: gym.Env) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in vars(level).items() if name.isidentifier()]
 
 
 def _is_running(value: Any) -> bool:

@@ -101,12 +101,13 @@ def _read(file: Any, device: Device | None) -> PolicyFile:
     spec = spaces.for_torso(spaces.spec_of(observation_space, action_space), config.torso)
     found = {name: _stored(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
     weights = {name: array for name, array in found.items() if not name.startswith(_STATISTICS)}
-    held, needed = sum(math.prod(array.shape) for array in weights.values()), least_parameters(config, spec)
+    held, needed = _numbers(weights), least_parameters(config, spec)
     if needed > held:
         raise InputError(f"its config and spaces stand for at least {needed:,} weights, but it holds {held:,}")
 
     def arrays() -> dict[str, Array]:
-        memory.refuse_excess("the policy", 4 * held, 4 * held)
+        size = 4 * held + 8 * (_numbers(found) - held)
+        memory.refuse_excess("the policy", size, size)
         return _checked_arrays({name: file.get_tensor(name) for name in found}, header)
 
     actor = load_actor(algorithms.build(config, spec), spec, config, weights, arrays, device)
@@ -114,6 +115,10 @@ def _read(file: Any, device: Device | None) -> PolicyFile:
     return PolicyFile(
         config, observation_space, action_space, actor, header["step"], statistics.checked(dict(sorted(shared.items())))
     )
+
+
+def _numbers(arrays: Mapping[str, Stored]) -> int:
+    return sum(math.prod(array.shape) for array in arrays.values())
 
 
 def _stored(array: Any) -> Stored:
