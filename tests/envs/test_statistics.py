@@ -269,7 +269,8 @@ def test_other_peoples_wrappers_are_brought_back_and_said_not_to_be_frozen():
     assert type(other.steps) is int
     np.testing.assert_equal(Statistics(other).read(), state)
     assert Statistics(other).misfits(of(env)) == [
-        "Scaled.scale cannot be frozen in evaluations: its class has no update_running_mean"
+        "Scaled.scale cannot be frozen, so it goes on from the statistics of training in every evaluation: its class "
+        "has no update_running_mean"
     ]
 
 
@@ -315,6 +316,12 @@ def test_a_checkpoint_of_an_earlier_version_is_said_to_have_no_statistics():
     arrays = {name: array for name, array in envs.arrays().items() if not name.startswith("statistics.")}
     with pytest.warns(UserWarning, match=f"kept no statistics of {RETURNS}: they begin anew"):
         envs.restore(arrays)
+
+
+@pytest.mark.parametrize("name", ["number.NormalizeReward.gamma", "code.NormalizeReward.gamma"])
+def test_checkpoints_with_statistics_that_cannot_be_are_refused(name):
+    with pytest.raises(InputError, match=f"statistics '{name}' that nothing can be made of"):
+        statistics.unpacked({name: np.zeros(3)})
 
 
 @pytest.mark.parametrize(

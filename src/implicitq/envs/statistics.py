@@ -88,7 +88,10 @@ class Statistics:
             if attribute not in _OF_REWARDS and f"{key}.mean" not in shared and frozen is not False:
                 sentences.append(f"there are no statistics of training for {key}: it begins anew in every evaluation")
             elif frozen is None:
-                sentences.append(f"{key} cannot be frozen in evaluations: its class has no update_running_mean")
+                sentences.append(
+                    f"{key} cannot be frozen, so it goes on from the statistics of training in every evaluation: "
+                    "its class has no update_running_mean"
+                )
         return sentences + absent(self.read(), shared)
 
     def _running(self) -> Iterator[tuple[str, Any, str, Any]]:
@@ -150,8 +153,13 @@ def packed(state: State) -> dict[str, Array]:
 
 def unpacked(arrays: Mapping[str, Array]) -> State:
     """Inverse of `packed`."""
-    parts = ((*name.partition("."), array) for name, array in arrays.items())
-    return {name: _KINDS[kind](array) for kind, _, name, array in parts if kind in _KINDS}
+    state = {}
+    for name, array in arrays.items():
+        kind, _, key = name.partition(".")
+        if kind not in _KINDS or (kind != "array" and array.ndim):
+            raise InputError(f"the checkpoint has statistics {brief(name)} that nothing can be made of")
+        state[key] = _KINDS[kind](array)
+    return state
 
 
 def checked(shared: Shared) -> Shared:
