@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import tyro
 
 from implicitq import configs
@@ -70,7 +69,8 @@ def _advancing(group: Together) -> Callable[[int], None]:
         until = group.step + steps
         while group.step < until:
             next(rounds)
-        jax.block_until_ready([trainer.learner.leaves[0] for trainer in group.trainers])
+        for trainer in group.trainers:
+            trainer.learner.wait()
 
     return advance
 

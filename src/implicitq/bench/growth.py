@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import jax
-
 from implicitq.bench.clock import by_turns
 from implicitq.bench.loop import WarmLoop
 from implicitq.bench.parts import measure_replay, repeat_last_row
@@ -72,7 +70,7 @@ def _update(config: Config, spec: Spec, what: str, value: int, repeats: int) -> 
 
     def update() -> None:
         learner.update(batch)
-        jax.block_until_ready(learner.leaves)
+        learner.wait()
 
     seconds = by_turns({"update": update}, repeats)["update"].median
     return Growth(what, value, "update, ms", 1e3 * seconds, products(config, spec, batch) / 1e9)

@@ -44,7 +44,7 @@ class WarmLoop:
         until = self.trainer.step + steps
         while self.trainer.step < until:
             next(event for event in self._events if isinstance(event, Ticked))
-        jax.block_until_ready(self.trainer.learner.leaves)
+        self.trainer.learner.wait()
 
     def seconds(self, steps: int) -> float:
         """Of each of so many steps."""
@@ -56,7 +56,7 @@ class WarmLoop:
 
         def update() -> None:
             learner.update(batch)
-            jax.block_until_ready(learner.leaves[0])  # a training step waits for it too: the next action needs it
+            learner.wait()  # a training step waits for it too: the next action needs it
 
         return seconds_of(update, count) / count
 
@@ -99,7 +99,7 @@ def _shares(loop: WarmLoop, steps: int) -> dict[str, float]:
         def run(*arguments: Any, **named: Any) -> Any:
             start = time.perf_counter()
             result = work(*arguments, **named)
-            jax.block_until_ready(loop.trainer.learner.leaves if part == "update" else result)
+            jax.block_until_ready(loop.trainer.learner.packed if part == "update" else result)
             taken[part] += time.perf_counter() - start
             return result
 
