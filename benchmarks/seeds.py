@@ -69,8 +69,7 @@ def _advancing(group: Together) -> Callable[[int], None]:
         until = group.step + steps
         while group.step < until:
             next(rounds)
-        for trainer in group.trainers:
-            trainer.learner.wait()
+        group.wait()
 
     return advance
 

@@ -47,6 +47,10 @@ class StackedLearners:
         self._apart()[seat] = packed
         self._stacked = None
 
+    def wait(self) -> None:
+        """Until the last update is done."""
+        jax.block_until_ready(self._together())
+
     def answer(self, requests: Mapping[int, Request]) -> dict[int, _Actions | None]:
         """Do what the learners ask for, by their seats. All ask for the same; those that ask for nothing stay."""
         some = next(iter(requests.values()))
@@ -109,6 +113,13 @@ class Together:
     @property
     def step(self) -> int:
         return self.trainers[0].step
+
+    def wait(self) -> None:
+        """Until the last update is done."""
+        if self._stack is None:
+            self.trainers[0].learner.wait()
+        else:
+            self._stack.wait()
 
     def named(self, number: int, error: InputError) -> InputError:
         """An error of one of them, with its seed; as it is, if there are no others."""
