@@ -31,7 +31,6 @@ KL = "kl"  # the metric that `watch` brings
 
 _INIT, _UPDATE, _ACT = range(3)  # independent streams of random numbers under one seed
 
-
 _SMALL_STATE = 2**20  # bytes; larger ones are better not copied in and out of a loop
 _OF_STATISTICS = re.compile(r"optimizer\..*\.norms\.\d+\.(mean|variance)$")
 
