@@ -335,6 +335,18 @@ class Learner:
         (slot,) = self._slots.updates
         return int(self.packed[slot])
 
+    @property
+    def calibrates(self) -> bool:
+        """Whether `calibrate` does anything."""
+        return self._algorithm.calibrate is not None
+
+    def calibrate(self, overestimation: float) -> None:
+        """Learn from episodes that have ended, as `Calibrate` has it."""
+        if self._algorithm.calibrate is not None:
+            state: LearnerState = jax.tree.unflatten(self._structure, self.leaves)
+            moved = state._replace(algorithm=self._algorithm.calibrate(state.algorithm, overestimation))
+            self.leaves = _placed(jax.tree.leaves(moved), self._device)
+
     def take_metrics(self) -> dict[str, float]:
         """Means since the last call, and the KL divergence since `watch`; empty if there was no update."""
         packed, (slot,) = list(self.packed), self._slots.metrics

@@ -26,6 +26,8 @@ from implicitq.types import Array, Evaluation, InputError
 
 _LARGEST = float(np.finfo(np.float32).max)  # that the replay can hold
 
+_CALIBRATE_EVERY = 1_000  # steps; the unit of the rate in the config
+
 EPISODE_METRICS = ("episodes", "updates", "episode_return", "episode_length")
 RESTARTS = "env_restarts"
 
@@ -88,6 +90,7 @@ class Trainer:
         self._returns = np.zeros(config.num_envs)  # of the current episodes
         self._lengths = np.zeros(config.num_envs, np.int64)
         self._compared = np.zeros(config.num_envs, np.int64)  # up to these rows of the replay, values met their returns
+        self._calibrated = np.zeros(config.num_envs, np.int64)  # up to these rows, the algorithm has learnt from that
         self._finished: list[tuple[float, int]] = []  # episodes since the last row of metrics
         self._largest_reward = 0.0  # without its sign
         self._told_implausible = False
@@ -128,6 +131,8 @@ class Trainer:
                     self.learner.watch()
                 for _ in range(self.config.num_envs * self.config.updates_per_step):
                     yield self.replay.sample(self.config.batch_size)
+            if self.learner.calibrates and self._due(_CALIBRATE_EVERY):
+                self._calibrate()
             if self._due(self.config.log_every) or self.step >= until:
                 yield Measured(self.step, self._take_metrics())
             if self._due(self.config.eval_every) or self.step >= until:
@@ -218,7 +223,8 @@ class Trainer:
         if RESTARTS in self.metric_names:
             row[RESTARTS] = self.envs.restarts
         row |= {name: learnt.get(name, np.nan) for name in self.learner.metric_names}
-        row |= self._compare_values()
+        compared, self._compared = self._compare_values(self._compared)
+        row |= compared
         return row | {hindsight.PLAUSIBLE: self._plausible_value(row)}
 
     def _plausible_value(self, row: dict[str, float]) -> float:
@@ -238,13 +244,21 @@ class Trainer:
             )
         return plausible
 
-    def _compare_values(self) -> dict[str, float]:
-        """Values against what followed, of the episodes that have ended since the last row."""
-        episodes, self._compared = self.replay.episodes(self._compared)
+    def _compare_values(self, since: Array) -> tuple[dict[str, float], Array]:
+        """Values against what followed, of the episodes that have ended since these rows; and the newest rows."""
+        episodes, now = self.replay.episodes(since)
         if self.step < self.config.min_replay:
             episodes = []  # nothing was learnt yet
-        actor = self.learner.newest
-        return hindsight.compare(episodes, actor.value, actor.regularization, self.config.discount, self.config.n_step)
+        actor, config = self.learner.newest, self.config
+        return hindsight.compare(episodes, actor.value, actor.regularization, config.discount, config.n_step), now
+
+    def _calibrate(self) -> None:
+        """Tell the learner how far its values were off. Apart from the metrics, so that logging changes nothing."""
+        found, self._calibrated = self._compare_values(self._calibrated)
+        overestimation, spread = (found[name] for name in hindsight.METRICS)
+        learnt = self.step > self.config.min_replay
+        if learnt and spread > 0:  # not so for nan, where no episode has ended
+            self.learner.calibrate(overestimation / spread)
 
     def _check_finite(self, observations: Array, rewards: Array | None) -> None:
         """Refuse what would poison the replay; `rewards` is None after a reset."""
@@ -275,6 +289,7 @@ class Trainer:
             "finished": self._finished,
             "replay": self.replay.state(),
             "compared": self._compared.tolist(),
+            "calibrated": self._calibrated.tolist(),
             "largest_reward": self._largest_reward,
         }
         if RESTARTS in self.metric_names:
@@ -295,6 +310,7 @@ class Trainer:
         self.replay.restore_state(data["replay"], saved, masks)
         # Not there in earlier versions; a salvaged replay has fewer rows than there were.
         self._compared = np.minimum(data.get("compared", self.replay.written), self.replay.written)
+        self._calibrated = np.minimum(data.get("calibrated", self.replay.written), self.replay.written)
         self._largest_reward = data.get("largest_reward", self.replay.largest_reward())  # not in earlier versions
         best = data.get("best")  # not there before the first evaluation, and in earlier versions
         self.best = None if best is None else Best(best["step"], best["mean"], under("best.", arrays))

@@ -12,6 +12,7 @@ import pytest
 
 import implicitq
 import toys
+from implicitq import train
 from implicitq.algorithms import ensemble, iq
 from implicitq.algorithms.implicit import log_policy
 from implicitq.configs import IQConfig, resolve
@@ -93,21 +94,28 @@ def test_members_that_agree_lose_nothing():
 
 @pytest.mark.parametrize("batch_norm", [False, True], ids=["targets", "batch_norm"])
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
-def test_every_member_learns_the_value_of_the_mean_from_its_own_part_of_a_batch(alpha, batch_norm):
-    settings = config(alpha=alpha, batch_norm=batch_norm)
+@pytest.mark.parametrize("pessimism", [None, 1.7])
+def test_every_member_learns_the_value_of_the_mean_from_its_own_part_of_a_batch(pessimism, alpha, batch_norm):
+    settings = config(alpha=alpha, batch_norm=batch_norm, calibration=pessimism)
     algorithm = iq.build(settings, BOX)
     state, other = algorithm.init(KEY), algorithm.init(jax.random.key(1))
     data = batch(BOX)
-    found = ensemble.loss(state.online, other.target, data, settings, KEY)
+    online = state.online
+    if pessimism is not None:
+        assert float(online.pessimism) == 1
+        online = online._replace(pessimism=jnp.asarray(pessimism))
+    found = ensemble.loss(online, other.target, data, settings, KEY)
     if batch_norm:
         seen = [member.train(data.observation, data.next_observation, T) for member in state.online.members]
         now, later = [answers[0] for answers in seen], [answers[1] for answers in seen]
-        slow, next_value = now, ensemble.pool(later, T)[1]
+        slow = now
         assert other.target is None
     else:
         now = [member(data.observation, T) for member in state.online.members]
         slow = [member(data.observation, T) for member in other.target.members]
-        next_value = other.target.soft_value(data.next_observation, T)
+        later = [member(data.next_observation, T) for member in other.target.members]
+    values = np.mean([answer.value for answer in later], axis=0)
+    next_value = values + (pessimism or 1) * (np.asarray(ensemble.pool(later, T)[1]) - values)
     bonus = alpha * T * np.asarray(ensemble.pool(slow, T)[0].log_prob(data.action))
     goal = data.reward + bonus + data.discount * np.asarray(next_value)
     q = np.array([T * np.asarray(a.distribution.log_prob(data.action)) + np.asarray(a.value) for a in now])
@@ -187,13 +195,71 @@ def test_centring_adds_the_wanted_entropy_of_all_dimensions_to_ln_pi():
     assert float(found[0]) == pytest.approx(2 * (0.3 * np.log(3) - np.log(3)), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("overestimation", "expected"),
+    [(0.5, 1.1), (-0.5, 0.9), (7.0, 1.2), (-7.0, 0.8)],
+    ids=["too high", "too low", "far too high", "far too low"],
+)
+def test_pessimism_follows_overestimation(overestimation, expected):
+    algorithm = iq.build(config(calibration=0.2), BOX)
+    assert algorithm.calibrate is not None
+    state = algorithm.calibrate(algorithm.init(KEY), overestimation)
+    assert float(state.online.pessimism) == pytest.approx(expected)
+    for _ in range(30):
+        state = algorithm.calibrate(state, overestimation)
+    assert float(state.online.pessimism) == pytest.approx(4.0 if overestimation > 0 else 0.0)
+
+
+def test_updates_leave_pessimism_as_it_is():
+    algorithm = iq.build(config(calibration=0.2, temperature="auto", alpha=0.0), BOX)
+    state, metrics = algorithm.update(algorithm.init(KEY), batch(BOX), KEY)
+    assert float(state.online.pessimism) == float(metrics["pessimism"]) == 1
+
+
+def test_the_agent_is_told_how_far_its_values_were_off(small, monkeypatch):
+    """By episodes of the time since the last one, in standard deviations of what followed, and not of the warm-up."""
+    monkeypatch.setattr(train, "_CALIBRATE_EVERY", 20)
+    found = []
+
+    def compare(episodes, *_):
+        found.append(sum(len(episode.rewards) for episode in episodes))
+        return {"overestimation": 3.0, "return_spread": 6.0}
+
+    monkeypatch.setattr(train.hindsight, "compare", compare)
+    settings = {**small, "members": 2, "calibration": 0.1, "steps": 100, "min_replay": 40, "log_every": 1000}
+    with implicitq.make("iq", toys.Toy, **settings) as agent:
+        agent.learn()
+        assert float(agent.trainer.learner.newest.arrays()["networks.pessimism"]) == pytest.approx(1 + 3 * 0.1 * 0.5)
+    assert found[0] == 0  # before anything was learnt
+    assert sum(found[1:4]) > 40
+
+
+def test_how_often_is_logged_changes_nothing(small, monkeypatch):
+    monkeypatch.setattr(train, "_CALIBRATE_EVERY", 20)
+    arrays = []
+    for log_every in (7, 50):
+        settings = {**small, "members": 2, "calibration": 0.5, "log_every": log_every}
+        with implicitq.make("iq", toys.Toy, **settings) as agent:
+            agent.learn()
+            arrays.append(agent.trainer.learner.newest.arrays())
+    assert float(arrays[0]["networks.pessimism"]) != 1
+    for name, array in arrays[0].items():
+        np.testing.assert_array_equal(array, arrays[1][name])
+
+
 def test_what_cannot_be_an_ensemble_is_refused():
     with pytest.raises(InputError, match="members must be a whole number from 1 to 100, got 0"):
         config(members=0)
+    with pytest.raises(InputError, match="calibration must be None with one member, which has nobody to disagree with"):
+        config(members=1, calibration=0.2)
+    with pytest.raises(InputError, match="calibration must be a number above 0 and up to 10, or None, got 0"):
+        config(calibration=0)
 
 
-def test_an_ensemble_is_saved_and_goes_on_exactly(small, tmp_path):
+def test_an_ensemble_is_saved_and_goes_on_exactly(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(train, "_CALIBRATE_EVERY", 25)
     settings = {**small, "members": 2, "temperature": "auto", "log_policy": "centred", "batch_norm": True}
+    settings["calibration"] = 0.3
     whole = implicitq.make("iq", toys.Toy, **settings).learn(out=tmp_path / "whole")
     stopped = implicitq.make("iq", toys.Toy, **settings)
     stopped.learn(out=tmp_path / "stopped", listeners=[lambda event: event.step < 70])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,10 @@ Metrics = dict[str, jax.Array]
 def global_norm(tree: PyTree) -> jax.Array:
     """Root of the sum of squares of all arrays."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
+Calibrate = Callable[[Any, float], Any]
+"""A state, and V(s) less the return that followed, in standard deviations of such returns -> the state."""
 
 
 class Algorithm(Protocol):
@@ -36,6 +41,11 @@ class Algorithm(Protocol):
     @property
     def batch_parts(self) -> int:
         """Equal parts of a batch, each drawn from transitions of its own; 1 for a plain batch."""
+        ...
+
+    @property
+    def calibrate(self) -> Calibrate | None:
+        """How the state learns from episodes that have ended, if it does."""
         ...
 
     def fresh_actor(self, key: jax.Array) -> PyTree:

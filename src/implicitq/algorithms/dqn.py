@@ -81,6 +81,7 @@ class DQN:
     config: DQNConfig
     spec: Spec
     batch_parts: int = 1
+    calibrate: None = None
 
     @property
     def needs_later_steps(self) -> bool:

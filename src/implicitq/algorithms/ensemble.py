@@ -13,16 +13,19 @@ dimensions.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from implicitq import equations, policies
 from implicitq.algorithms.implicit import (
     ImplicitAlgorithm,
+    ImplicitState,
     LossResult,
     first_log_temperature,
     later_terms,
@@ -34,6 +37,8 @@ from implicitq.configs import IQConfig
 from implicitq.networks import network_for
 from implicitq.policies import Distribution, FactoredDistribution, NetworkPolicy, Policy, restricted
 from implicitq.types import Spec, Transition
+
+_MOST_PESSIMISM = 4.0  # of kappa: far above what it came to on any task
 
 
 class Answer(NamedTuple):
@@ -75,10 +80,11 @@ class Member(eqx.Module):
 
 
 class Ensemble(NamedTuple):
-    """All members, and ln T where the temperature is learnt."""
+    """All members, ln T where the temperature is learnt, and kappa where it is."""
 
     members: tuple[Member, ...]
     log_temperature: jax.Array | None = None
+    pessimism: jax.Array | None = None  # kappa where it is calibrated
 
     @property
     def policy(self) -> Policy:
@@ -87,24 +93,26 @@ class Ensemble(NamedTuple):
         return policy
 
     def act(self, observation: jax.Array, temperature: jax.Array | float) -> Distribution:
-        return self._pool(observation, temperature, None)[0]
+        return pool(self.answers(observation, temperature), temperature)[0]
 
     def soft_value(
         self, observation: jax.Array, temperature: jax.Array | float, mask: jax.Array | None = None
     ) -> jax.Array:
-        return self._pool(observation, temperature, mask)[1]
+        return pool(self.answers(observation, temperature, mask), temperature)[1]
 
-    def _pool(
-        self, observation: jax.Array, temperature: jax.Array | float, mask: jax.Array | None
-    ) -> tuple[Distribution, jax.Array]:
-        return pool([member(observation, temperature).allowing(mask) for member in self.members], temperature)
+    def answers(
+        self, observation: jax.Array, temperature: jax.Array | float, mask: jax.Array | None = None
+    ) -> list[Answer]:
+        return [member(observation, temperature).allowing(mask) for member in self.members]
 
 
-def pool(answers: Sequence[Answer], temperature: jax.Array | float) -> tuple[Distribution, jax.Array]:
-    """pi_bar, and V_bar = mean_i V_i + T ln Z: [B]."""
+def pool(
+    answers: Sequence[Answer], temperature: jax.Array | float, pessimism: jax.Array | float = 1.0
+) -> tuple[Distribution, jax.Array]:
+    """pi_bar, and V_kappa = mean_i V_i + kappa T ln Z, which is V_bar for kappa = 1: [B]."""
     first, *others = (answer.distribution for answer in answers)
     common, log_z = first.pool(others)
-    return common, jnp.mean(jnp.stack([answer.value for answer in answers]), axis=0) + temperature * log_z
+    return common, jnp.mean(jnp.stack([answer.value for answer in answers]), axis=0) + pessimism * temperature * log_z
 
 
 def loss(
@@ -121,10 +129,12 @@ def loss(
     common, value = pool([answer.allowing(batch.mask) for answer in here], temperature)
 
     if target is None:
-        before, next_value = common, pool([answer.allowing(batch.next_mask) for answer in there], temperature)[1]
+        before, after = common, [answer.allowing(batch.next_mask) for answer in there]
     else:
         before = restricted(target.act(batch.observation, temperature), batch.mask)
-        next_value = target.soft_value(batch.next_observation, temperature, batch.next_mask)
+        after = target.answers(batch.next_observation, temperature, batch.next_mask)
+    pessimism = 1.0 if online.pessimism is None else jax.lax.stop_gradient(online.pessimism)
+    _, next_value = pool(after, temperature, pessimism)
     log_before = log_policy(before, batch.action, online.policy, config, batch.mask)
     bonus = equations.munchausen_bonus(log_before, weights.alpha, temperature, config.munchausen_clip)
     goal = equations.target(batch.reward, bonus, batch.discount, next_value)
@@ -136,6 +146,8 @@ def loss(
     log_common = log_policy(common, batch.action, online.policy, config, batch.mask)
     _, metrics = predict(common, value, log_common, weights, key)
     metrics["disagreement"] = jnp.mean(jnp.stack([answer.value for answer in here])) - metrics["value"]
+    if online.pessimism is not None:
+        metrics["pessimism"] = online.pessimism
     return LossResult(error, metrics, online._replace(members=tuple(members)))
 
 
@@ -173,13 +185,23 @@ def _q(
 
 def targets(online: Ensemble, config: IQConfig) -> Ensemble | None:
     """A copy of every member; none with batch normalisation."""
-    return None if config.batch_norm else online._replace(log_temperature=None)
+    return None if config.batch_norm else online._replace(log_temperature=None, pessimism=None)
 
 
 def networks(config: IQConfig, spec: Spec, key: jax.Array) -> Ensemble:
     keys = jax.random.split(key, config.members)
-    return Ensemble(tuple(Member(config, spec, each) for each in keys), first_log_temperature(config))
+    pessimism = None if config.calibration is None else jnp.ones(())
+    return Ensemble(tuple(Member(config, spec, each) for each in keys), first_log_temperature(config), pessimism)
+
+
+def calibrate(state: ImplicitState, overestimation: float, rate: float) -> ImplicitState:
+    """kappa rises where V was above what followed, and falls where it was below."""
+    online: Any = state.online
+    step = rate * float(np.clip(overestimation, -1, 1))
+    return state._replace(online=online._replace(pessimism=jnp.clip(online.pessimism + step, 0.0, _MOST_PESSIMISM)))
 
 
 def build(config: IQConfig, spec: Spec) -> ImplicitAlgorithm:
-    return ImplicitAlgorithm(config, spec, loss, targets, networks, batch_parts=config.members)
+    rate = config.calibration
+    learns = None if rate is None else functools.partial(calibrate, rate=rate)
+    return ImplicitAlgorithm(config, spec, loss, targets, networks, config.members, learns)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from implicitq import equations, policies
-from implicitq.algorithms.base import Metrics, global_norm
+from implicitq.algorithms.base import Calibrate, Metrics, global_norm
 from implicitq.configs import ImplicitConfig, Weights
 from implicitq.networks import StateValue
 from implicitq.normalization import trained
@@ -198,6 +198,7 @@ class ImplicitAlgorithm:
     targets: Callable[[Any, Any], Any]  # which networks have a slowly following copy
     networks: Callable[[Any, Spec, jax.Array], Any] = separate_networks  # `Networks`, or what acts and answers alike
     batch_parts: int = 1
+    calibrate: Calibrate | None = None
 
     @property
     def needs_later_steps(self) -> bool:

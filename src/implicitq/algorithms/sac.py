@@ -91,6 +91,7 @@ class SAC:
     config: SACConfig
     spec: Spec
     batch_parts: int = 1
+    calibrate: None = None
 
     @property
     def needs_later_steps(self) -> bool:

@@ -229,6 +229,7 @@ class IQConfig(ImplicitConfig):
     """Implicit Q-values: Q = temperature * ln pi + V, one squared loss (Eq. 2)."""
 
     members: int = 1  # Networks whose mean is the Q-value, each with a policy and a value; 1: as in the paper.
+    calibration: float | None = None  # How fast pessimism follows overestimation, per 1,000 steps; None: it stays 1.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -239,6 +240,9 @@ class IQConfig(ImplicitConfig):
         require(self, "batch_size", enough, f"at least members ({self.members}): each has its own part of a batch")
         factored = self.members == 1 or POLICIES[self.policy].factored
         require(self, "members", factored, f"1 with policy {self.policy!r}, whose members have no common policy")
+        if self.calibration is not None:
+            require(self, "calibration", 0 < self.calibration <= 10, "a number above 0 and up to 10, or None")
+            require(self, "calibration", self.members > 1, "None with one member, which has nobody to disagree with")
 
 
 @dataclass(frozen=True)
