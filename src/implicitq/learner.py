@@ -343,9 +343,9 @@ class Learner:
     def calibrate(self, overestimation: float) -> None:
         """Learn from episodes that have ended, as `Calibrate` has it."""
         if self._algorithm.calibrate is not None:
-            state: LearnerState = jax.tree.unflatten(self._structure, self.leaves)
+            state: LearnerState = jax.tree.unflatten(self._structure, self._unpacked())
             moved = state._replace(algorithm=self._algorithm.calibrate(state.algorithm, overestimation))
-            self.leaves = _placed(jax.tree.leaves(moved), self._device)
+            self.packed = _packed(self._packing, jax.tree.leaves(moved), self._device)
 
     def take_metrics(self) -> dict[str, float]:
         """Means since the last call, and the KL divergence since `watch`; empty if there was no update."""
