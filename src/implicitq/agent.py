@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from implicitq.devices import find_device
 from implicitq.driver import Interrupted, drive
 from implicitq.envs import ids, masks, spaces
 from implicitq.envs.making import EnvironmentMaker, EnvironmentSource, is_object
+from implicitq.envs.statistics import Shared, Statistics
 from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.evaluate import Evaluator
 from implicitq.events import AnyListener
@@ -61,6 +63,7 @@ class Agent:
         trainer: Trainer | None = None,
         run: RunFolder | None = None,
         trust_env: bool = False,
+        statistics: Shared | None = None,
     ) -> None:
         """Without `eval_maker`, the environment that the config names is made where it is needed, as `load` says."""
         self.config = config
@@ -73,6 +76,7 @@ class Agent:
         self._trainer = trainer
         self._run = run
         self._trust_env = trust_env
+        self._loaded_statistics = statistics or {}
         self._predictions = 0
         self._start: Start | None = None
         self.together: Sequence[int] = ()  # the seeds that it learns in step with, its own among them
@@ -92,6 +96,12 @@ class Agent:
     def step(self) -> int:
         """Environment steps trained so far."""
         return self._trainer.step if self._trainer is not None else self._loaded_step
+
+    @property
+    def statistics(self) -> dict[str, Array]:
+        """Mean, variance and count of what wrappers of the training environments have seen, such as
+        `NormalizeObservation.obs_rms.mean`; of several environments together. Empty without such wrappers."""
+        return self._trainer.envs.statistics if self._trainer is not None else dict(self._loaded_statistics)
 
     @property
     def directory(self) -> Path | None:
@@ -177,11 +187,16 @@ class Agent:
         path = Path(path)
         found = policy_file.read(path / POLICY if path.is_dir() else path)
         try:
-            self._trainer.learner.begin_with(found.actor.arrays())
+            self._trainer.begin_with(found.actor.arrays(), found.statistics)
         except InputError as error:
             raise InputError(f"{path} does not fit this agent: {error}") from None
         content = policy_file.content(
-            found.config, found.observation_space, found.action_space, found.actor.arrays(), found.step
+            found.config,
+            found.observation_space,
+            found.action_space,
+            found.actor.arrays(),
+            found.step,
+            found.statistics,
         )
         told = f"{found.config.algorithm} on {found.config.env}, seed {found.config.seed}, after {found.step:,} steps"
         self._start = Start(content, told)
@@ -255,9 +270,21 @@ class Agent:
         evaluator = Evaluator(self.environments(), episodes, chosen, shown=render)
         try:
             _check_spaces(self, evaluator.observation_space, evaluator.action_space)
-            return evaluator.run(act, self.step)
+            return evaluator.run(act, self.step, self.statistics)
         finally:
             evaluator.close()
+
+    def prepare(self, env: gym.Env) -> gym.Env:
+        """Let the wrappers of an environment of yours use the statistics of training, as evaluations do; gives it back.
+
+        For a loop of your own around `predict`. NormalizeObservation scales as it did in training, NormalizeReward no
+        more, and both are frozen. An environment without such wrappers stays as it is.
+        """
+        own = Statistics(env)
+        for sentence in own.misfits(self.statistics):
+            warnings.warn(sentence, stacklevel=2)
+        own.adopt(self.statistics)
+        return env
 
     def _sampling(self, seed: int) -> Callable[..., Any]:
         """The policy itself, whose random numbers are those of the seed and of how often it was asked."""
@@ -280,7 +307,8 @@ class Agent:
 
     def save(self, path: str | Path) -> None:
         """Write the policy and its value to one file; `implicitq.load` reads it back."""
-        policy_file.save(Path(path), self.config, self.observation_space, self.action_space, self._actor, self.step)
+        spaces = self.observation_space, self.action_space
+        policy_file.save(Path(path), self.config, *spaces, self._actor, self.step, self.statistics)
 
     def close(self) -> None:
         """Close environments and the run folder."""
@@ -418,7 +446,14 @@ def load(
     found = policy_file.read(_policy_at(path, best), find_device(device))
     maker = EnvironmentMaker(env, action_bound=found.config.action_bound) if env is not None else None
     agent = Agent(
-        found.config, found.observation_space, found.action_space, found.actor, maker, found.step, trust_env=trust_env
+        found.config,
+        found.observation_space,
+        found.action_space,
+        found.actor,
+        maker,
+        found.step,
+        trust_env=trust_env,
+        statistics=found.statistics,
     )
     if maker is not None:
         made = maker.of_copies()()

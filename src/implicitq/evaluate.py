@@ -11,7 +11,8 @@ import numpy as np
 
 from implicitq.envs import spaces
 from implicitq.envs.adapter import Adapter
-from implicitq.envs.making import EnvironmentMaker, private_statistics, screenless
+from implicitq.envs.making import EnvironmentMaker, screenless
+from implicitq.envs.statistics import Shared
 from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.types import Array, Evaluation, InputError, Spec
 
@@ -65,19 +66,21 @@ class Evaluator:
         except BaseException:
             self.close()
             raise
-        statistics = private_statistics(self._envs[0].env)
-        if statistics is not None:
-            warnings.warn(statistics, stacklevel=2)
         self.observation_space = self._envs[0].observation_space
         self.action_space = self._envs[0].action_space
         self._to_environment = spaces.to_environment(self.action_space)
         self.spec: Spec = self._envs[0].spec
 
-    def run(self, act: Callable[..., Any], step: int) -> Evaluation:
+    def run(self, act: Callable[..., Any], step: int, statistics: Shared | None = None) -> Evaluation:
         """`act` maps observations [E, O] to coordinates [E, D]; `step` is recorded and picks the seeds.
 
-        Where the environments give action masks, it is called with these besides: [E, D, N].
+        Where the environments give action masks, it is called with these besides: [E, D, N]. Their wrappers use the
+        `statistics` of training.
         """
+        for sentence in self._envs[0].statistics.misfits(statistics or {}):
+            warnings.warn(sentence, stacklevel=2)
+        for env in self._envs:
+            env.statistics.adopt(statistics or {})
         done = [self._play(act, step, number * len(self._envs)) for number in range(self._rounds)]
         returns, lengths = (np.concatenate(column) for column in zip(*done, strict=True))
         if not np.isfinite(returns).all():

@@ -69,7 +69,13 @@ def metadata(agent: Agent) -> dict[str, str]:
         "implicitq.policy": "deterministic",
         "implicitq.action_masks": "not part of the model: it may choose what a mask forbids",
         "implicitq.normalization": "part of the model: give observations as the environment does",
-    }
+    } | _wrapper_statistics(agent)
+
+
+def _wrapper_statistics(agent: Agent) -> dict[str, str]:
+    """Not part of the model: wrappers may do anything with them."""
+    found = {name: array.tolist() for name, array in agent.statistics.items()}
+    return {"implicitq.statistics": json.dumps(found)} if found else {}
 
 
 def observation_layout(space: gym_spaces.Space) -> list[dict[str, Any]]:

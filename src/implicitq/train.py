@@ -15,8 +15,9 @@ import numpy as np
 from implicitq import algorithms, hindsight, memory
 from implicitq.configs import Config
 from implicitq.devices import find_device
-from implicitq.envs import spaces
+from implicitq.envs import spaces, statistics
 from implicitq.envs.making import EnvironmentFailed, EnvironmentMaker
+from implicitq.envs.statistics import Shared
 from implicitq.envs.vector import Step, TrainingEnvironments
 from implicitq.evaluate import Evaluator
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Ticked
@@ -38,6 +39,7 @@ class Best(NamedTuple):
     step: int
     mean: float
     arrays: dict[str, Array]  # of the shipped actor
+    statistics: Shared  # of the wrappers of the training environments, which it was evaluated with
 
 
 class Trainer:
@@ -138,7 +140,8 @@ class Trainer:
             if self._due(self.config.eval_every) or self.step >= until:
                 evaluation = self.evaluate()
                 if self.best is None or evaluation.mean > self.best.mean:
-                    self.best = Best(self.step, evaluation.mean, self.learner.shipped.arrays())
+                    shipped = self.learner.shipped.arrays()
+                    self.best = Best(self.step, evaluation.mean, shipped, self.envs.statistics)
                 yield Evaluated(evaluation)
             if self._due(self.config.checkpoint_every) or self.step >= until:
                 yield CheckpointDue(self.step)
@@ -148,7 +151,12 @@ class Trainer:
         """Deterministic episodes with the current policy; changes nothing of the training."""
         if self._evaluator is None:
             self._evaluator = Evaluator(self._eval_maker, self.config.eval_episodes, self.config.seed)
-        return self._evaluator.run(self.learner.shipped.deterministic, self.step)
+        return self._evaluator.run(self.learner.shipped.deterministic, self.step, self.envs.statistics)
+
+    def begin_with(self, arrays: dict[str, Array], shared: Shared) -> None:
+        """Start from the networks of a policy file and the statistics in it; before the first step."""
+        self.learner.begin_with(arrays)
+        self.envs.begin_with(shared)
 
     def _collect(self, stored: Array, coordinates: Array) -> None:
         """One step of every environment, with these actions."""
@@ -296,6 +304,7 @@ class Trainer:
             data[RESTARTS] = self.envs.restarts
         if self.best is not None:
             arrays |= {f"best.{name}": array for name, array in self.best.arrays.items()}
+            arrays |= {f"best_statistics.{name}": array for name, array in self.best.statistics.items()}
             data["best"] = {"step": self.best.step, "mean": self.best.mean}
         return arrays, data
 
@@ -313,7 +322,8 @@ class Trainer:
         self._calibrated = np.minimum(data.get("calibrated", self.replay.written), self.replay.written)
         self._largest_reward = data.get("largest_reward", self.replay.largest_reward())  # not in earlier versions
         best = data.get("best")  # not there before the first evaluation, and in earlier versions
-        self.best = None if best is None else Best(best["step"], best["mean"], under("best.", arrays))
+        shared = statistics.checked(under("best_statistics.", arrays))
+        self.best = None if best is None else Best(best["step"], best["mean"], under("best.", arrays), shared)
         self.envs.restarts = data.get(RESTARTS, 0)
         self._observations = self.envs.restore(under("envs.", arrays))
         now = self.envs.masks

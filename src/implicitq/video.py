@@ -35,7 +35,7 @@ def record(agent: Agent, path: Path, *, episodes: int = 1, seed: int | None = No
     chosen = renderer()
     if chosen is not None:
         os.environ["MUJOCO_GL"] = chosen
-    env = agent.environments()(render_mode="rgb_array")
+    env = agent.prepare(agent.environments()(render_mode="rgb_array"))
     adapter = Adapter(env)
     policy, _ = agent.policy_function()
     to_environment = spaces.to_environment(agent.action_space)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from pathlib import Path
 
 import gymnasium as gym
@@ -14,7 +13,6 @@ import toys
 from implicitq.envs import making as envs
 from implicitq.envs.making import EnvironmentMaker
 from implicitq.envs.vector import TRAINING, TrainingEnvironments, episode_seed
-from implicitq.evaluate import Evaluator
 from implicitq.types import InputError
 
 
@@ -257,32 +255,3 @@ def test_recorded_videos_of_training_are_written(tmp_path: Path, small):
 
     implicitq.make("miq", source, eval_env=Filmed, **small).learn().close()
     assert [path.name for path in (tmp_path / "films").glob("*.mp4")] == ["rl-video-episode-1.mp4"]
-
-
-@pytest.mark.parametrize(
-    ("wrapper", "sentence"),
-    [
-        (
-            gym.wrappers.NormalizeObservation,
-            "evaluations use others than training, .*; use normalize_obs",
-        ),
-        (
-            gym.wrappers.NormalizeReward,
-            "evaluations count rewards as NormalizeReward scales them, .*; give an eval",
-        ),
-    ],
-)
-def test_statistics_that_nothing_shares_are_told(wrapper, sentence):
-    with pytest.warns(UserWarning, match=sentence):
-        Evaluator(EnvironmentMaker(lambda: gym.wrappers.TimeLimit(wrapper(toys.Toy()), 5)), 1, 0).close()
-
-
-def test_frozen_statistics_are_as_good_as_none():
-    def frozen() -> gym.Env:
-        env = gym.wrappers.NormalizeObservation(toys.Toy())
-        env.update_running_mean = False
-        return env
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        Evaluator(EnvironmentMaker(frozen), 1, 0).close()

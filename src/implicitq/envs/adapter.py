@@ -13,6 +13,7 @@ from gymnasium import spaces as gym_spaces
 
 from implicitq.envs import masks, spaces
 from implicitq.envs.making import EnvironmentFailed, failures_named
+from implicitq.envs.statistics import State, Statistics
 from implicitq.types import Array, InputError
 
 
@@ -27,11 +28,19 @@ class Adapter:
         self.env, self._name = env, name
         self.observation_space, self.action_space = env.observation_space, env.action_space
         self.spec = spaces.spec_of(self.observation_space, self.action_space)
+        self.statistics = Statistics(env)
         self._mask_method = masks.method_of(env)
         self._masked: bool | None = None  # known from the first reset on
 
-    def reset(self, seed: int, actions: Iterable[Any] = ()) -> tuple[Array, Array | None]:
-        """Begin the episode of this seed and take `actions` in it: [O], and the mask."""
+    def reset(
+        self, seed: int, actions: Iterable[Any] = (), statistics: State | None = None
+    ) -> tuple[Array, Array | None]:
+        """Begin the episode of this seed and take `actions` in it: [O], and the mask.
+
+        With `statistics`, those of its wrappers are made these first.
+        """
+        if statistics is not None:
+            self.statistics.load(statistics)
         with failures_named("reset", self._name):
             observation, info = self.env.reset(seed=seed)
         for action in actions:

@@ -130,23 +130,6 @@ def screenless() -> bool:
     return sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def private_statistics(env: gym.Env) -> str | None:
-    """A sentence about a wrapper of Gymnasium with statistics that nothing shares or saves; None without one."""
-    while isinstance(env, gym.Wrapper):
-        if isinstance(env, gym.wrappers.NormalizeObservation) and env.update_running_mean:
-            return (
-                "every environment has statistics of its own in NormalizeObservation: evaluations use others than "
-                "training, and neither policies nor checkpoints hold them; use normalize_observations instead"
-            )
-        if isinstance(env, gym.wrappers.NormalizeReward):
-            return (
-                "evaluations count rewards as NormalizeReward scales them, by statistics of their own; give an "
-                "eval_env without it"
-            )
-        env = env.env
-    return None
-
-
 def _told(error: Exception) -> str:
     """What was raised, and where."""
     if isinstance(error, SyntaxError):  # it tells the place itself

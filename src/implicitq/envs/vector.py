@@ -1,7 +1,8 @@
 """Environments side by side, each with its own sequence of seeded episodes, and back again after a stop.
 
 Every episode is seeded from (run seed, stream, environment, episode), so an interrupted episode can be brought back
-by resetting to its seed and taking its actions again.
+by resetting to its seed and taking its actions again. Running statistics of wrappers, which no seed fixes, are kept as
+they were before the episode.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any, Literal, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from implicitq.envs import spaces
+from implicitq.envs import spaces, statistics
 from implicitq.envs.making import EnvironmentFailed, EnvironmentMaker
+from implicitq.envs.statistics import Shared, State
 from implicitq.envs.workers import InProcess, OwnProcess, Worker
 from implicitq.types import Array, InputError, Spec
 
@@ -75,6 +77,8 @@ class TrainingEnvironments:
         self._fresh = np.zeros(num_envs, bool)  # made anew, and no step yet
         self._episodes = np.zeros(num_envs, np.int64)  # number of the current episode, per environment
         self._actions: list[list[Array]] = [[] for _ in range(num_envs)]  # taken in the current episode
+        self._before: list[State] = [{} for _ in range(num_envs)]  # statistics of wrappers before the current episode
+        self._given: dict[int, State] = {}  # what these are to be before the next one, where they are to be others
         self._observations = np.zeros((num_envs, self.spec.observation_size), self.spec.observation_dtype)
         self._rewards = np.zeros(num_envs)
         self._terminated, self._truncated = np.zeros(num_envs, bool), np.zeros(num_envs, bool)
@@ -84,6 +88,20 @@ class TrainingEnvironments:
     def masks(self) -> Array | None:
         """Which actions the newest observations allow, [E, D, N]; None if the environments give no action masks."""
         return np.stack([self._masks[index] for index in range(len(self._workers))]) if self._masks else None
+
+    @property
+    def statistics(self) -> Shared:
+        """Of the wrappers of all environments, merged."""
+        return statistics.merged([worker.statistics for worker in self._workers])
+
+    def begin_with(self, shared: Shared) -> None:
+        """Begin with statistics of an earlier training; before `start`."""
+        states = [worker.statistics for worker in self._workers]
+        for sentence in statistics.absent(states[0], shared):
+            warnings.warn(sentence, stacklevel=2)
+        self._given = {
+            index: statistics.fitted(state, shared, 1 / len(states)) for index, state in enumerate(states) if state
+        }
 
     def start(self) -> Array:
         """The first observations: [E, O]."""
@@ -129,14 +147,41 @@ class TrainingEnvironments:
         """All that is needed to bring the environments back."""
         empty = np.zeros((0, *(self.action_space.shape or ())), self.action_space.dtype)
         actions = {f"actions.{index}": np.stack(taken) if taken else empty for index, taken in enumerate(self._actions)}
-        return {"episodes": self._episodes.copy(), **actions}
+        before = {
+            f"statistics.{index}.{name}": array
+            for index, state in enumerate(self._before)
+            for name, array in statistics.packed(state).items()
+        }
+        return {"episodes": self._episodes.copy(), **actions, **before}
 
     def restore(self, arrays: dict[str, Array]) -> Array:
         """Inverse of `arrays`: reset to the seeds of the current episodes and take their actions again: [E, O]."""
         self._episodes = np.array(arrays["episodes"])
         self._actions = [list(arrays[f"actions.{index}"]) for index in range(len(self._episodes))]
+        self._restore_statistics(arrays)
         self._reset(range(len(self._workers)), again_if_failed=True)
         return self._observations.copy()
+
+    def _restore_statistics(self, arrays: dict[str, Array]) -> None:
+        for index, worker in enumerate(self._workers):
+            prefix = f"statistics.{index}."
+            saved = statistics.unpacked(
+                {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+            )
+            then, now = (statistics.keys(state) for state in (saved, worker.statistics))
+            if saved and then != now:
+                raise EnvironmentFailed(
+                    f"the run was trained with the statistics of {', '.join(then)}, but its environment has "
+                    f"{', '.join(now) or 'none'}"
+                )
+            if now and not saved:
+                warnings.warn(
+                    f"the checkpoint is of a version that kept no statistics of {', '.join(now)}: they begin anew, so "
+                    "the run will differ from one that was never interrupted",
+                    stacklevel=2,
+                )
+            if saved:
+                self._given[index] = saved
 
     def close(self) -> None:
         for worker in self._workers:
@@ -163,7 +208,9 @@ class TrainingEnvironments:
         """
         for index in indices:
             seed = episode_seed(self._seed, TRAINING, int(index), int(self._episodes[index]))
-            self._workers[index].ask("reset", seed, self._actions[index])
+            given = self._given.pop(index, None)
+            self._before[index] = self._workers[index].statistics if given is None else given
+            self._workers[index].ask("reset", seed, self._actions[index], given)
         answers, failures = self._answers(indices)
         for index, (observation, mask) in answers.items():
             self._observations[index] = observation
@@ -199,6 +246,7 @@ class TrainingEnvironments:
     def _begin_anew(self, failures: dict[int, EnvironmentFailed], episodes_on: int = 1) -> None:
         """Replace the environments that failed, and begin the episode so many after their current one."""
         for index, failure in failures.items():
+            self._given[index] = self._workers[index].statistics if episodes_on else self._before[index]
             self._workers[index].close()
             try:
                 self._workers[index] = self._worker(index)

@@ -21,6 +21,7 @@ from gymnasium.vector.utils import CloudpickleWrapper
 
 from implicitq.envs.adapter import Adapter
 from implicitq.envs.making import EnvironmentFailed, EnvironmentMaker
+from implicitq.envs.statistics import State
 from implicitq.types import InputError
 
 _NO_MAIN_GUARD = 81  # exit code of a worker that was about to run the user's script once more
@@ -30,6 +31,11 @@ _PATIENCE = 10.0  # seconds for an environment to close and its process to end
 class Worker(Protocol):
     observation_space: gym.Space  # both known once it is `ready`
     action_space: gym.Space
+
+    @property
+    def statistics(self) -> State:
+        """Of its wrappers, as of its last answer."""
+        ...
 
     def ready(self) -> None:
         """Wait until the environment is made."""
@@ -56,6 +62,10 @@ class InProcess:
         self.observation_space, self.action_space = self.adapter.observation_space, self.adapter.action_space
         self._open = True
 
+    @property
+    def statistics(self) -> State:
+        return self.adapter.statistics.read()
+
     def ready(self) -> None:
         pass
 
@@ -79,6 +89,7 @@ class OwnProcess:
         """With `timeout`, no call may take longer than so many seconds."""
         _refuse_second_run_of_script()
         self._name, self._timeout = name, timeout
+        self._statistics: State = {}
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         arguments = CloudpickleWrapper(maker), name, theirs
@@ -97,6 +108,10 @@ class OwnProcess:
         finally:
             theirs.close()
 
+    @property
+    def statistics(self) -> State:
+        return self._statistics
+
     def ready(self) -> None:
         self._call, self._deadline = "starting", None  # that Python takes long to start is not the environment's fault
         self.answer()
@@ -114,7 +129,7 @@ class OwnProcess:
                 raise EnvironmentFailed(
                     f"{self._name} did not answer within {self._timeout:g} seconds in {self._call} (env_timeout)"
                 )
-            kind, content = self._pipe.recv()
+            kind, content, self._statistics = self._pipe.recv()
         except (EOFError, OSError):
             raise self._death() from None
         self._waiting = False
@@ -171,16 +186,16 @@ def _serve(maker: Callable[[], gym.Env], name: str, pipe: Connection) -> None:
     """The life of a worker process."""
     _leave_group()
     with suppress(EOFError, OSError):  # of the pipe: the run is gone
-        pipe.send(("done", None))
+        pipe.send(("done", None, {}))
         made = _outcome(lambda: Adapter(maker(), name))
         if made[0] != "done":
-            pipe.send(made)
+            pipe.send((*made, {}))
             return
         adapter: Adapter = made[1]
-        pipe.send(("done", (adapter.observation_space, adapter.action_space)))
+        pipe.send(("done", (adapter.observation_space, adapter.action_space), adapter.statistics.read()))
         while (asked := pipe.recv())[0] != "close":
             call, arguments = asked
-            pipe.send(_outcome(getattr(adapter, call), *arguments))
+            pipe.send((*_outcome(getattr(adapter, call), *arguments), adapter.statistics.read()))
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             adapter.close()

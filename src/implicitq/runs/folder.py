@@ -18,6 +18,7 @@ import numpy as np
 from implicitq import configs
 from implicitq.configs import Config
 from implicitq.envs.making import EnvironmentFailed
+from implicitq.envs.statistics import Shared
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Stopped
 from implicitq.runs import branches, layout, policy_file, timing
 from implicitq.runs.atomic_files import json_bytes, read_json
@@ -253,7 +254,8 @@ class RunFolder:
         self.prepare(trainer)
         self._write_best(trainer)
         if START in self._files.files():
-            trainer.learner.begin_with(policy_file.read(self.directory / START).actor.arrays())
+            start = policy_file.read(self.directory / START)
+            trainer.begin_with(start.actor.arrays(), start.statistics)
 
     def _salvaged(
         self, trainer: Trainer, steps: list[int], reasons: list[InputError], salvage: bool
@@ -335,18 +337,21 @@ class RunFolder:
         self._append(TIMING, [step, *self._clock.read()])
 
     def _write_policy(self, trainer: Trainer) -> None:
-        self._files.write(POLICY, self._policy(trainer, trainer.learner.shipped.arrays(), trainer.step))
+        self._files.write(
+            POLICY, self._policy(trainer, trainer.learner.shipped.arrays(), trainer.step, trainer.envs.statistics)
+        )
 
     def _write_best(self, trainer: Trainer) -> None:
         """The best policy so far; after a return to a checkpoint, the best until then, which may be none."""
         if trainer.best is not None:
-            self._files.write(BEST, self._policy(trainer, trainer.best.arrays, trainer.best.step))
+            best = trainer.best
+            self._files.write(BEST, self._policy(trainer, best.arrays, best.step, best.statistics))
         elif BEST in self._files.files():
             self._files.remove(BEST)
 
-    def _policy(self, trainer: Trainer, arrays: dict[str, Array], step: int) -> bytes:
+    def _policy(self, trainer: Trainer, arrays: dict[str, Array], step: int, shared: Shared) -> bytes:
         spaces = trainer.envs.observation_space, trainer.envs.action_space
-        return policy_file.content(self.config, *spaces, arrays, step)
+        return policy_file.content(self.config, *spaces, arrays, step, shared)
 
     def _write_npz(self) -> None:
         """The schema of Stable-Baselines3's EvalCallback."""

@@ -20,7 +20,8 @@ from gymnasium import Space
 from implicitq import algorithms, configs, memory
 from implicitq.configs import Config
 from implicitq.devices import Device
-from implicitq.envs import space_data, spaces
+from implicitq.envs import space_data, spaces, statistics
+from implicitq.envs.statistics import Shared
 from implicitq.learner import Actor, Stored, least_parameters, load_actor
 from implicitq.runs.atomic_files import HEADER, array_bytes, write_atomically
 from implicitq.types import Array, InputError
@@ -28,6 +29,7 @@ from implicitq.validation import brief
 
 FORMAT = 2  # 1 is the same without a digest
 
+_STATISTICS = "statistics."  # before the names of these arrays
 _LONGEST_HEADER = 2**23  # bytes: bounds of about 200,000 features
 _DTYPES = {  # of safetensors; any other goes by its own name, which no array here has
     **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
@@ -42,16 +44,25 @@ class PolicyFile(NamedTuple):
     action_space: Space
     actor: Actor
     step: int
+    statistics: Shared  # of the wrappers of its training environments
 
 
-def save(path: Path, config: Config, observation_space: Space, action_space: Space, actor: Actor, step: int) -> None:
-    write_atomically(path, content(config, observation_space, action_space, actor.arrays(), step))
+def save(
+    path: Path,
+    config: Config,
+    observation_space: Space,
+    action_space: Space,
+    actor: Actor,
+    step: int,
+    shared: Shared,
+) -> None:
+    write_atomically(path, content(config, observation_space, action_space, actor.arrays(), step, shared))
 
 
 def content(
-    config: Config, observation_space: Space, action_space: Space, arrays: dict[str, Array], step: int
+    config: Config, observation_space: Space, action_space: Space, arrays: dict[str, Array], step: int, shared: Shared
 ) -> bytes:
-    """The bytes of a policy file; `arrays` are those of an actor."""
+    """The bytes of a policy file; `arrays` are those of an actor, `shared` the statistics that it was trained with."""
     header = {
         "kind": "policy",
         "format": FORMAT,
@@ -62,6 +73,7 @@ def content(
     }
     if len(json.dumps(header)) > _LONGEST_HEADER // 2:  # the file's own form of it is longer
         raise InputError("the spaces have too many dimensions for a policy file")
+    arrays = arrays | {f"{_STATISTICS}{name}": array for name, array in shared.items()}
     return array_bytes(arrays, {**header, "digest": _digest(header, arrays)})
 
 
@@ -88,16 +100,25 @@ def _read(file: Any, device: Device | None) -> PolicyFile:
     observation_space, action_space = (space_data.rebuild(header[f"{of}_space"]) for of in ("observation", "action"))
     spec = spaces.for_torso(spaces.spec_of(observation_space, action_space), config.torso)
     found = {name: _stored(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
-    held, needed = sum(math.prod(array.shape) for array in found.values()), least_parameters(config, spec)
+    weights = {name: array for name, array in found.items() if not name.startswith(_STATISTICS)}
+    held, needed = _numbers(weights), least_parameters(config, spec)
     if needed > held:
         raise InputError(f"its config and spaces stand for at least {needed:,} weights, but it holds {held:,}")
 
     def arrays() -> dict[str, Array]:
-        memory.refuse_excess("the policy", 4 * held, 4 * held)
+        size = 4 * held + 8 * (_numbers(found) - held)
+        memory.refuse_excess("the policy", size, size)
         return _checked_arrays({name: file.get_tensor(name) for name in found}, header)
 
-    actor = load_actor(algorithms.build(config, spec), spec, config, found, arrays, device)
-    return PolicyFile(config, observation_space, action_space, actor, header["step"])
+    actor = load_actor(algorithms.build(config, spec), spec, config, weights, arrays, device)
+    shared = {name.removeprefix(_STATISTICS): file.get_tensor(name) for name in found.keys() - weights.keys()}
+    return PolicyFile(
+        config, observation_space, action_space, actor, header["step"], statistics.checked(dict(sorted(shared.items())))
+    )
+
+
+def _numbers(arrays: Mapping[str, Stored]) -> int:
+    return sum(math.prod(array.shape) for array in arrays.values())
 
 
 def _stored(array: Any) -> Stored:

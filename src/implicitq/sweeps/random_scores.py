@@ -33,11 +33,13 @@ def measure(task: str, episodes: int = EPISODES, seed: int = 0) -> dict[str, Any
     """Undiscounted returns of whole episodes with uniform actions."""
     from implicitq.envs import masks
     from implicitq.envs.making import EnvironmentMaker, failures_named
+    from implicitq.envs.statistics import Statistics
     from implicitq.envs.vector import EVALUATION, episode_seed
     from implicitq.evaluate import refuse_endless
 
     env = EnvironmentMaker(task)()
     env.action_space.seed(seed)
+    Statistics(env).adopt({})  # so that rewards are counted as in evaluations
     mask_method = masks.method_of(env)
     returns = np.zeros(episodes)
     try:

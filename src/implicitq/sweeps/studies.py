@@ -79,7 +79,8 @@ _SHARED = {  # SAC can take these ingredients of iq-auto too
     name: configs.ALGORITHMS["iq-auto"].values[name] for name in ("n_step", "batch_size", "actor_average")
 }
 _WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of iq-auto: each taken away, or as the paper has it
-    {"members": 1},
+    {"members": 1, "calibration": None},
+    {"calibration": None},
     {"log_policy": "density", "n_step_target": "soft"},
     {"log_policy": "probability", "n_step_target": "soft"},
     {"softmax": "scaled"},
@@ -87,7 +88,7 @@ _WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of iq-auto: each 
     {"batch_norm": False, "target_update": 0.005},
     {"n_step": 3},
     {"n_step": 1},
-    {"batch_size": 256},
+    {"batch_size": 128},
     {"alpha": 0.9},
     {"learning_rate": 3e-4},
     {"adam_b1": 0.9},
