@@ -118,7 +118,7 @@ class Actor:
     def arrays(self) -> dict[str, Array]:
         """All arrays by name: what a policy file holds. Copies, which later updates do not touch."""
         copies = [np.array(array) for array in self._packed()]
-        return dict(zip(self.names, self.compiled.packing.unpack(copies, np), strict=True))
+        return dict(zip(self.names, self.compiled.packing.unpack(copies), strict=True))
 
     def check(self, arrays: Mapping[str, Array]) -> None:
         """Refuse arrays that are not of such an actor."""
@@ -380,7 +380,7 @@ class Learner:
         self.packed = _packed(self._packing, [arrays[name] for name in self._names], self._device)
 
     def _unpacked(self) -> list[Array]:
-        return self._packing.unpack([np.asarray(array) for array in self.packed], np)
+        return self._packing.unpack([np.asarray(array) for array in self.packed])
 
     def _parts(self, count: int) -> _Parts:
         """The numbers of the arrays of each part, where there are so many in all."""

@@ -7,6 +7,7 @@ more than a hundred, most of them vectors. Matrices stay apart: to cut one out o
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -37,7 +38,7 @@ class Packing:
             self._contents += small.values()
             self.slots.append(list(range(begin, len(self._contents))))
         self._ends = [
-            [sum(map(self._size, content[:end])) for end in range(1, len(content))] for content in self._contents
+            [sum(map(self._size, content[:end])) for end in range(len(content) + 1)] for content in self._contents
         ]
 
     def pack(self, arrays: Sequence[Any], numpy: Any = jnp) -> list[Any]:
@@ -49,11 +50,11 @@ class Packing:
             for content in self._contents
         ]
 
-    def unpack(self, packed: Sequence[Any], numpy: Any = jnp) -> list[Any]:
-        """Inverse of `pack`; with `numpy`, views."""
+    def unpack(self, packed: Sequence[Any]) -> list[Any]:
+        """Inverse of `pack`; of arrays of NumPy, views."""
         arrays: list[Any] = [None] * len(self._shapes)
         for content, ends, whole in zip(self._contents, self._ends, packed, strict=True):
-            parts = [whole] if len(content) == 1 else numpy.split(whole, ends)
+            parts = [whole] if len(content) == 1 else [whole[begin:end] for begin, end in itertools.pairwise(ends)]
             for number, part in zip(content, parts, strict=True):
                 arrays[number] = part.reshape(self._shapes[number])
         return arrays
