@@ -9,13 +9,13 @@ the first of these turns: making the agents, compiling and the first 1,200 steps
 from __future__ import annotations
 
 import dataclasses
+import json
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import tyro
 
 from implicitq import configs
@@ -34,6 +34,7 @@ class Options:
     seeds: int = 4
     steps: int = 300  # Of every seed, per turn.
     turns: int = 7
+    json: bool = False  # One line of JSON, for `peers/page.py`.
 
 
 def main(options: Options) -> None:
@@ -54,6 +55,11 @@ def main(options: Options) -> None:
         for grouped, (_, runs) in begun.items():
             seconds, _ = _timed(lambda runs=runs: [advance(options.steps) for advance in runs])
             taken[grouped].append(1e3 * seconds / options.steps)
+    if options.json:
+        told = {"one after the other": False, "in step": True}
+        found = {name: {"start": begun[grouped][0], "step_ms": taken[grouped]} for name, grouped in told.items()}
+        print(json.dumps({**dataclasses.asdict(options), "batch_size": config.batch_size, **found}))
+        return
     apart, stacked = (statistics.median(taken[grouped]) for grouped in (False, True))
     ratios = sorted(one / other for one, other in zip(taken[False], taken[True], strict=True))
     print(
@@ -70,7 +76,7 @@ def _advancing(group: Together) -> Callable[[int], None]:
         until = group.step + steps
         while group.step < until:
             next(rounds)
-        jax.block_until_ready([trainer.learner.leaves[0] for trainer in group.trainers])
+        group.wait()
 
     return advance
 

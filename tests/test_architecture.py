@@ -22,7 +22,7 @@ LAYERS = [
     {"configs"},
     {"events"},
     {"callbacks"},
-    {"equations", "networks", "normalization", "devices"},
+    {"equations", "networks", "normalization", "devices", "packing"},
     {"policies"},
     {"algorithms"},
     {"learner", "envs", "replay"},

@@ -9,7 +9,7 @@ import pytest
 
 import implicitq
 from implicitq.bench import growth, measure, parts, updates
-from implicitq.bench.clock import by_turns
+from implicitq.bench.clock import Timing, by_turns
 from implicitq.bench.loop import WarmLoop
 from implicitq.commands import bench as command
 from implicitq.commands import main as cli
@@ -139,6 +139,25 @@ def test_growth_varies_one_thing_at_a_time():
     assert row.cost > 0
     assert row.gflop is not None
     assert growth._varied(resolve("sac", "Pendulum-v1"), spec, "bins", 3) is None  # it has none
+
+
+def test_the_cost_of_seeds_in_step_is_that_of_one_of_them(monkeypatch):
+    trained = []
+
+    def once(works, repeats, seconds):
+        works["step"]()
+        return {"step": Timing(6.0, 6.0, 6.0)}
+
+    def small(config, filled, updated, seeds):
+        trained.append(WarmLoop(config, filled=10, updated=2, seeds=seeds))
+        return trained[0]
+
+    monkeypatch.setattr(growth, "by_turns", once)
+    monkeypatch.setattr(growth, "WarmLoop", small)
+    row = growth._seeds(resolve("iq", "toys:Toy-v0", **TINY), 2, 1)
+    assert (row.what, row.value, row.cost) == ("seeds", 2, 3_000.0)
+    assert [trainer.step for trainer in trained[0]._group.trainers] == [13, 13]
+    assert [trainer.learner.updates for trainer in trained[0]._group.trainers] == [4, 4]
 
 
 def test_the_command_measures_its_parts_and_the_start_with_and_without_a_cache(capsys):

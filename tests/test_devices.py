@@ -23,7 +23,7 @@ first, second = jax.devices()
 settings = {**toys.SMALL, "normalize_observations": True, "actor_average": 0.1}
 
 def places(agent):
-    return {device for leaf in agent._trainer.learner.leaves for device in leaf.devices()}
+    return {device for array in agent._trainer.learner.packed for device in array.devices()}
 
 with implicitq.make("miq", toys.Toy, **settings) as here:
     here.learn(60)
@@ -58,3 +58,18 @@ np.testing.assert_array_equal(loaded.value(observation), here.value(observation)
 def test_a_device_that_is_not_there_is_named_with_those_that_are(name):
     with pytest.raises(InputError, match=f"no device '{name}' here; JAX has cpu:0"):
         implicitq.make("iq", Toy, device=name, **SMALL)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processors cannot be chosen here")
+def test_compiled_functions_run_at_once_where_there_is_one_processor():
+    """Were they handed to another thread, a long one would not be done when its call returns."""
+    code = """
+import os
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+import jax, numpy as np
+from implicitq.devices import find_device
+find_device(None)
+long = jax.jit(lambda x: jax.lax.fori_loop(0, 300, lambda _, y: y @ x, x)).lower(np.eye(256, dtype="f")).compile()
+assert long(np.eye(256, dtype="f")).is_ready()
+"""
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=True)

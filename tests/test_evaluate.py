@@ -21,7 +21,7 @@ def one_by_one(end_chance: float, index: int, seed: int, step: int) -> tuple[flo
     observation, _ = env.reset(seed=episode_seed(seed, EVALUATION, index, step))
     total, length, over = 0.0, 0, False
     while not over:
-        action = spaces.to_environment(env.action_space, act(observation.astype(np.float32)[None]))[0]
+        action = spaces.to_environment(env.action_space)(act(observation.astype(np.float32)[None]))[0]
         observation, reward, terminated, truncated, _ = env.step(action)
         total, length, over = total + reward, length + 1, terminated or truncated
     return total, length

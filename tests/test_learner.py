@@ -15,6 +15,7 @@ from implicitq import algorithms, configs, memory
 from implicitq.commands import main as cli
 from implicitq.learner import Actor, Stored, load_actor
 from implicitq.memory import Memory
+from implicitq.packing import Packing
 from implicitq.types import InputError, Spec
 
 SETTINGS = {**toys.SMALL, "min_replay": 4, "batch_size": 3}  # as many rows as features: [B] - [B, O] would broadcast
@@ -70,6 +71,29 @@ def test_what_the_process_has_set_is_left_as_it_was(anything_goes):
     agent.value(np.zeros((4, 3)))
     np.testing.assert_array_equal(jnp.zeros(3) + jnp.ones((2, 3)), np.ones((2, 3)))
     agent.close()
+
+
+def test_packed_arrays_are_few_and_come_back_as_they_were():
+    shapes = [(2, 3), (3,), (), (4, 2), (1,), (0,), (), ()]
+    types = [np.float32] * 6 + [np.int32, np.uint32]
+    arrays = [np.arange(np.prod(s)).reshape(s).astype(t) for s, t in zip(shapes, types, strict=True)]
+    packing = Packing(arrays, ([3, 1], [0, 2, 4, 5, 6, 7], []))
+    for numpy in (np, jnp):
+        packed = packing.pack(arrays, numpy)
+        assert [array.shape for array in packed] == [(4, 2), (3,), (2, 3), (2,), (), ()]
+        for array, back in zip(arrays, packing.unpack(packed), strict=True):
+            assert (back.shape, back.dtype) == (array.shape, array.dtype)
+            np.testing.assert_array_equal(back, array)
+    assert packing.slots == [[0, 1], [2, 3, 4, 5], []]
+
+
+def test_a_state_of_many_arrays_crosses_into_an_update_as_few():
+    with implicitq.make("iq-auto", toys.Toy, **toys.SMALL, actor_average=0.1) as agent:
+        learner = agent._trainer.learner
+        names = learner.arrays()
+        matrices = [name for name, array in names.items() if array.ndim > 1]
+        assert len(names) > 60
+        assert len(learner.packed) <= len(matrices) + 6  # a vector for each part, and the counter of Adam
 
 
 def test_checkpoints_with_moments_of_running_statistics_still_load():

@@ -1,13 +1,15 @@
 """Puts measured tables into docs/performance.md, between its markers: python page.py
 
 From what lies beside this file: results.json of run.py, and of `implicitq bench --json` and `--growth --json`, under
-the names in BENCHES and GROWTH. What is not there leaves its table as it is.
+the names in BENCHES and GROWTH, and lines of `seeds.py --json` under that in SEEDS. What is not there leaves its table
+as it is.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "performance.md"
 BENCHES = {"bench-512-2-cores.json": "512-512, 2 cores", "bench-256-1-core.json": "256-256, 1 core"}
 GROWTH = "growth-256-1-core.json"
+SEEDS = "seeds-1-core.jsonl"
 
 
 def main() -> None:
@@ -31,6 +34,9 @@ def main() -> None:
         page = _put(page, "around", around_table(benches))
     if found[GROWTH]:
         page = _put(page, "growth", growth_table(found[GROWTH]["growth"]))
+    if (HERE / SEEDS).exists():
+        lines = (HERE / SEEDS).read_text().splitlines()
+        page = _put(page, "seeds", seeds_table([json.loads(line) for line in lines]))
     PAGE.write_text(page)
 
 
@@ -86,6 +92,22 @@ def growth_table(rows: list[dict[str, Any]]) -> str:
             cost += f" ({row['gflop']:.2g} GFLOP)"
         series.setdefault((row["what"], row["measure"]), []).append(cost)
     lines += [f"| `{what}` | {measured} | {'; '.join(costs)} |" for (what, measured), costs in series.items()]
+    return "\n".join(lines)
+
+
+def seeds_table(rows: list[dict[str, Any]]) -> str:
+    """Four seeds one after the other and in step."""
+    names = "one after the other", "in step"
+    lines = [
+        f"| | {names[0]} | {names[1]} | faster | start, {names[0]} | start, {names[1]} |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        apart, together = (row[name]["step_ms"] for name in names)
+        steps = [f"{statistics.median(times):.1f} ms" for times in (apart, together)]
+        starts = [f"{row[name]['start']:.0f} s" for name in names]
+        what = f"`{row['algorithm']}`, {'-'.join(map(str, row['hidden']))}, batch {row['batch_size']}"
+        lines.append(f"| {' | '.join([what, *steps, peers.ratio(apart, together), *starts])} |")
     return "\n".join(lines)
 
 

@@ -69,6 +69,7 @@ class Agent:
         self.config = config
         self.observation_space = observation_space
         self.action_space = action_space
+        self._to_environment = spaces.to_environment(action_space)
         self._actor = actor
         self._eval_maker = eval_maker
         self._loaded_step = step
@@ -230,7 +231,7 @@ class Agent:
         else:
             self._predictions += 1
             _, coordinates = self._actor.sample(_padded(rows), _PREDICTIONS + self._predictions, *masks)
-        actions = spaces.to_environment(self.action_space, np.asarray(coordinates)[: len(rows)])
+        actions = self._to_environment(np.asarray(coordinates)[: len(rows)])
         return (actions if batched else actions[0]), state
 
     def value(self, observation: Any, action_masks: Any = None) -> Array:
@@ -586,4 +587,6 @@ def _listed(callback: AnyListener | Iterable[AnyListener]) -> list[AnyListener]:
 def _padded(rows: Array) -> Array:
     """Pad the batch to a power of two, so that few sizes are ever compiled."""
     size = 1 << (len(rows) - 1).bit_length() if len(rows) else 1
+    if size == len(rows):
+        return rows
     return np.concatenate([rows, np.zeros((size - len(rows), *rows.shape[1:]), rows.dtype)])

@@ -1,7 +1,8 @@
-"""Devices of JAX by name."""
+"""Devices of JAX by name, and how it calls compiled functions on processors."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ def find_device(name: str | None) -> Device | None:
     None is where JAX puts everything that nobody has placed: the accelerator, if there is one and JAX was installed for
     it; JAX_PLATFORMS in the environment chooses.
     """
+    _call_directly()
     if name is None:
         return None
     platform, _, number = name.partition(":")
@@ -31,3 +33,13 @@ def find_device(name: str | None) -> Device | None:
         return devices[int(number)]
     known = ", ".join(f"{device.platform}:{device.id}" for device in jax.devices())
     raise InputError(f"there is no device {name!r} here; JAX has {known}")
+
+
+def _call_directly() -> None:
+    """In a process that has one processor, compiled functions run in the thread that calls them.
+
+    JAX would hand them to another thread, so that Python can go on meanwhile. On one processor nothing can, and the way
+    there and back takes longer than to act once. Without effect where JAX is in use already.
+    """
+    if hasattr(os, "sched_getaffinity") and len(os.sched_getaffinity(0)) == 1:
+        jax.config.update("jax_cpu_enable_async_dispatch", False)

@@ -68,6 +68,7 @@ class Evaluator:
             raise
         self.observation_space = self._envs[0].observation_space
         self.action_space = self._envs[0].action_space
+        self._to_environment = spaces.to_environment(self.action_space)
         self.spec: Spec = self._envs[0].spec
 
     def run(self, act: Callable[..., Any], step: int, statistics: Shared | None = None) -> Evaluation:
@@ -98,7 +99,7 @@ class Evaluator:
         while running:
             # Finished episodes stay in the batch, so that it keeps its shape and nothing is compiled again.
             allowed = () if masks[0] is None else (np.stack(masks),)
-            actions = spaces.to_environment(self.action_space, np.asarray(act(observations, *allowed)))
+            actions = self._to_environment(np.asarray(act(observations, *allowed)))
             still = []
             for index in running:
                 observation, reward, terminated, truncated, masks[index] = self._envs[index].step(actions[index])

@@ -1,7 +1,8 @@
 """Compiles an algorithm: one call per update, one call per action, nothing in between.
 
-State crosses into compiled code as a flat list of arrays: flattening modules on every call would cost more than
-the dispatch itself. Updates donate their state, so parameters are overwritten in place.
+State crosses into compiled code as a flat list of few arrays (`packing.py`): to flatten modules on every call, or to
+hand over a hundred small arrays, would cost more than the dispatch itself. Updates donate their state, so parameters
+are overwritten in place.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -22,6 +23,7 @@ from implicitq.algorithms import Algorithm
 from implicitq.configs import Config
 from implicitq.devices import Device
 from implicitq.normalization import Normalizer
+from implicitq.packing import Packing
 from implicitq.types import Array, InputError, PyTree, Spec, Transition
 from implicitq.validation import brief
 
@@ -29,7 +31,7 @@ KL = "kl"  # the metric that `watch` brings
 
 _INIT, _UPDATE, _ACT = range(3)  # independent streams of random numbers under one seed
 
-
+_SMALL_STATE = 2**20  # bytes; larger ones are better not copied in and out of a loop
 _OF_STATISTICS = re.compile(r"optimizer\..*\.norms\.\d+\.(mean|variance)$")
 
 
@@ -40,6 +42,17 @@ class LearnerState(NamedTuple):
     updates: jax.Array
     metric_sums: dict[str, jax.Array]  # since they were last read, so that nothing is fetched in between
     metric_count: jax.Array
+
+
+class _Parts(NamedTuple):
+    """Of the arrays of a `LearnerState`, those that are packed together: first their numbers, then their slots."""
+
+    networks: list[int]  # that act
+    average: list[int]
+    normalizer: list[int]
+    metrics: list[int]  # their sums, then their count
+    updates: list[int]
+    rest: list[int]
 
 
 class ActorState(NamedTuple):
@@ -57,38 +70,38 @@ class Actor:
         self,
         compiled: _Compiled,
         seed: int,
-        leaves: Callable[[], list[jax.Array]],
+        packed: Callable[[], list[jax.Array]],
         names: list[str],
         device: Device | None,
     ) -> None:
-        """`leaves` gives the arrays of an `ActorState` as they are at the moment."""
-        self.compiled, self._leaves, self.names = compiled, leaves, names
+        """`packed` gives the arrays of an `ActorState` as they are at the moment, packed."""
+        self.compiled, self._packed, self.names = compiled, packed, names
         (self.key,) = _placed([_stream(seed, _ACT)], device)
 
     def sample(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
         """An action of the policy as it is stored, and its coordinates; the random numbers are those of the step."""
-        return self.compiled.sample(self._leaves(), self.key, observation, np.uint32(step), *mask)
+        return self.compiled.sample(self._packed(), self.key, observation, np.uint32(step), *mask)
 
     def uniform(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
         """A uniformly random action as it is stored, and its coordinates."""
-        return self.compiled.uniform(self._leaves(), self.key, observation, np.uint32(step), *mask)
+        return self.compiled.uniform(self._packed(), self.key, observation, np.uint32(step), *mask)
 
     def deterministic(self, observation: Array | jax.Array, *mask: Array) -> jax.Array:
         """Coordinates of the action to take when not exploring: [B, D]."""
-        return self.compiled.deterministic(self._leaves(), observation, *mask)
+        return self.compiled.deterministic(self._packed(), observation, *mask)
 
     def value(self, observation: Array, *mask: Array) -> jax.Array:
-        return self.compiled.value(self._leaves(), observation, *mask)
+        return self.compiled.value(self._packed(), observation, *mask)
 
     def log_prob(self, observation: Array, coordinates: Array, *mask: Array) -> jax.Array:
-        return self.compiled.log_prob(self._leaves(), observation, coordinates, *mask)
+        return self.compiled.log_prob(self._packed(), observation, coordinates, *mask)
 
     def q_value(self, observation: Array, coordinates: Array, *mask: Array) -> jax.Array:
-        return self.compiled.q_value(self._leaves(), observation, coordinates, *mask)
+        return self.compiled.q_value(self._packed(), observation, coordinates, *mask)
 
     def regularization(self, observation: Array, action: Array, *mask: Array) -> tuple[jax.Array, jax.Array]:
         """Both kinds of `Algorithm.regularization` of stored actions [B, D]: two of [B]."""
-        return self.compiled.regularization(self._leaves(), observation, action, *mask)
+        return self.compiled.regularization(self._packed(), observation, action, *mask)
 
     def divergence_from(self, before: list[jax.Array], observation: Array, step: int, *mask: Array) -> jax.Array:
         """KL(pi_before, pi) over a batch of states, from one action of pi_before in each; `before` is a `snapshot`.
@@ -96,19 +109,20 @@ class Actor:
         With r = pi / pi_before it is the mean of r - 1 - ln r, which has the same expectation as -ln r, is never
         negative, and whose noise is small beside it.
         """
-        return self.compiled.divergence(before, self._leaves(), self.key, observation, np.uint32(step), *mask)
+        return self.compiled.divergence(before, self._packed(), self.key, observation, np.uint32(step), *mask)
 
     def snapshot(self) -> list[jax.Array]:
         """What acts at the moment; updates do not touch it."""
-        return [jnp.copy(leaf) for leaf in self._leaves()]
+        return [jnp.copy(array) for array in self._packed()]
 
     def arrays(self) -> dict[str, Array]:
         """All arrays by name: what a policy file holds. Copies, which later updates do not touch."""
-        return dict(zip(self.names, map(np.array, self._leaves()), strict=True))
+        copies = [np.array(array) for array in self._packed()]
+        return dict(zip(self.names, self.compiled.packing.unpack(copies), strict=True))
 
     def check(self, arrays: Mapping[str, Array]) -> None:
         """Refuse arrays that are not of such an actor."""
-        _compare(dict(zip(self.names, self._leaves(), strict=True)), arrays)
+        _compare(self.arrays(), arrays)
 
 
 class Draw(NamedTuple):
@@ -130,7 +144,7 @@ class Stack(Protocol):
 
     def take(self, seat: int) -> list[jax.Array]: ...
 
-    def put(self, seat: int, leaves: list[jax.Array]) -> None: ...
+    def put(self, seat: int, packed: list[jax.Array]) -> None: ...
 
 
 class Stored(NamedTuple):
@@ -151,12 +165,12 @@ def load_actor(
     """The actor with the arrays that `read` gives; they are not read if names, shapes or types do not fit."""
     networks = jax.eval_shape(algorithm.fresh_actor, jax.random.key(0))
     normalizer = jax.eval_shape(lambda: _normalizer(spec, config))
-    shapes, structure = jax.tree.flatten(ActorState(networks, normalizer))
-    names = _names(ActorState(networks, normalizer))
-    _compare(dict(zip(names, shapes, strict=True)), found)
-    arrays = read()
-    leaves = _placed([jnp.array(arrays[name]) for name in names], device)
-    return Actor(_Compiled(algorithm, spec, structure), config.seed, lambda: leaves, names, device)
+    state = ActorState(networks, normalizer)
+    names = _names(state)
+    _compare(dict(zip(names, jax.tree.leaves(state), strict=True)), found)
+    arrays, compiled = read(), _Compiled(algorithm, spec, state)
+    packed = _packed(compiled.packing, [arrays[name] for name in names], device)
+    return Actor(compiled, config.seed, lambda: packed, names, device)
 
 
 def least_parameters(config: Config, spec: Spec) -> int:
@@ -170,23 +184,28 @@ def least_parameters(config: Config, spec: Spec) -> int:
 
 
 class _Compiled:
-    """The functions of an actor; all of them take the leaves of an `ActorState` first, then the key if they draw."""
+    """The functions of an actor; all of them take the arrays of an `ActorState` first, then the key if they draw."""
 
-    def __init__(self, algorithm: Algorithm, spec: Spec, structure: Any) -> None:
-        def unpack(leaves: list[jax.Array], observation: jax.Array) -> tuple[PyTree, jax.Array]:
-            networks, normalizer = jax.tree.unflatten(structure, leaves)
+    def __init__(self, algorithm: Algorithm, spec: Spec, example: ActorState) -> None:
+        """`example` has the shapes of what acts. Its networks and its normaliser are packed apart from each other."""
+        leaves, structure = jax.tree.flatten(example)
+        own = len(jax.tree.leaves(example.networks))
+        self.packing = Packing(leaves, (range(own), range(own, len(leaves))))
+
+        def unpack(packed: list[jax.Array], observation: jax.Array) -> tuple[PyTree, jax.Array]:
+            networks, normalizer = jax.tree.unflatten(structure, self.packing.unpack(packed))
             observation = _numbers(observation)
             return networks, observation if normalizer is None else normalizer(observation)
 
         def sample(
-            leaves: list[jax.Array], key: jax.Array, observation: jax.Array, step: jax.Array, *mask: jax.Array
+            packed: list[jax.Array], key: jax.Array, observation: jax.Array, step: jax.Array, *mask: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
-            return algorithm.sample(*unpack(leaves, observation), _at(key, step), *mask)
+            return algorithm.sample(*unpack(packed, observation), _at(key, step), *mask)
 
         def uniform(
-            leaves: list[jax.Array], key: jax.Array, observation: jax.Array, step: jax.Array, *mask: jax.Array
+            packed: list[jax.Array], key: jax.Array, observation: jax.Array, step: jax.Array, *mask: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
-            networks, _ = unpack(leaves, observation)
+            networks, _ = unpack(packed, observation)
             shape = (observation.shape[0], spec.action_dimensions)
             now = _at(key, step)
             if mask:
@@ -212,12 +231,12 @@ class _Compiled:
 
         self.sample, self.samples = _jit(sample), _jit(jax.vmap(sample))  # the second of each for stacked actors
         self.uniform, self.uniforms = _jit(uniform), _jit(jax.vmap(uniform))
-        self.deterministic = _jit(lambda leaves, s, *mask: algorithm.deterministic(*unpack(leaves, s), *mask))
-        self.value = _jit(lambda leaves, s, *mask: algorithm.value(*unpack(leaves, s), *mask))
-        self.regularization = _jit(lambda leaves, s, a, *mask: algorithm.regularization(*unpack(leaves, s), a, *mask))
+        self.deterministic = _jit(lambda packed, s, *mask: algorithm.deterministic(*unpack(packed, s), *mask))
+        self.value = _jit(lambda packed, s, *mask: algorithm.value(*unpack(packed, s), *mask))
+        self.regularization = _jit(lambda packed, s, a, *mask: algorithm.regularization(*unpack(packed, s), a, *mask))
         self.divergence = _jit(divergence)
-        self.log_prob = _jit(lambda leaves, s, a, *mask: algorithm.log_prob(*unpack(leaves, s), a, *mask))
-        self.q_value = _jit(lambda leaves, s, a, *mask: algorithm.q_value(*unpack(leaves, s), a, *mask))
+        self.log_prob = _jit(lambda packed, s, a, *mask: algorithm.log_prob(*unpack(packed, s), a, *mask))
+        self.q_value = _jit(lambda packed, s, a, *mask: algorithm.q_value(*unpack(packed, s), a, *mask))
 
 
 class Learner:
@@ -247,28 +266,35 @@ class Learner:
             {name: jnp.zeros(()) for name in shapes},
             jnp.zeros(()),
         )
-        self.metric_names = (*sorted(shapes), KL)
+        self._summed = sorted(shapes)
+        self.metric_names = (*self._summed, KL)
         self._watched: list[jax.Array] | None = None
         self.action_dtype = np.dtype(example.action.dtype)
         self._stack: Stack | None = None
         leaves, self._structure = jax.tree.flatten(state)
-        self.leaves = _placed(leaves, device)
         self._names = _names(state)
+        self._packing = Packing(leaves, self._parts(len(leaves)))
+        self._slots = _Parts(*self._packing.slots)
+        self.packed = _packed(self._packing, leaves, device)
         self._compiled = _jit(self._updated, donate_argnums=0)
-        self.update_stacked = _jit(jax.vmap(self._updated), donate_argnums=0)
-        self.newest, self.shipped = self._actors(spec, config)
+        self.update_stacked = _jit(_of_stack(self._updated, self.packed), donate_argnums=0)
+        self.newest, self.shipped = self._actors(state, spec, config)
 
     @property
-    def leaves(self) -> list[jax.Array]:
-        """All arrays of the state."""
-        return self._leaves if self._stack is None else self._stack.take(self._seat)
+    def packed(self) -> list[jax.Array]:
+        """All arrays of the state, packed."""
+        return self._own if self._stack is None else self._stack.take(self._seat)
 
-    @leaves.setter
-    def leaves(self, leaves: list[jax.Array]) -> None:
+    @packed.setter
+    def packed(self, packed: list[jax.Array]) -> None:
         if self._stack is None:
-            self._leaves = leaves
+            self._own = packed
         else:
-            self._stack.put(self._seat, leaves)
+            self._stack.put(self._seat, packed)
+
+    def wait(self) -> None:
+        """Until the last update is done."""
+        jax.block_until_ready(self.packed)
 
     def join(self, stack: Stack, seat: int, first: Learner) -> None:
         """From now on the state lies in a stack. What is compiled is shared: only seeds and arrays differ there."""
@@ -280,11 +306,11 @@ class Learner:
         self.newest.check(arrays)
         leaves = [jnp.array(arrays[name]) for name in self.newest.names]
         actor: ActorState = jax.tree.unflatten(self._actor_structure, leaves)
-        state: LearnerState = jax.tree.unflatten(self._structure, self.leaves)
+        state: LearnerState = jax.tree.unflatten(self._structure, self._unpacked())
         average = None if state.average is None else jax.tree.map(jnp.copy, actor.networks)
         algorithm = self._algorithm.start(actor.networks)
         fresh = state._replace(algorithm=algorithm, normalizer=actor.normalizer, average=average)
-        self.leaves = _placed(jax.tree.leaves(fresh), self._device)
+        self.packed = _packed(self._packing, jax.tree.leaves(fresh), self._device)
 
     def watch(self) -> None:
         """Note the policy as it is: the next metrics tell how far the updates from here to there have moved it."""
@@ -300,14 +326,14 @@ class Learner:
 
     def update(self, batch: Transition[Array]) -> None:
         """One gradient step; returns at once, the result is awaited by whoever reads it."""
-        self.leaves = self._compiled(self.leaves, self.key, batch)
+        self.packed = self._compiled(self.packed, self.key, batch)
         self.last = batch
 
     @property
     def updates(self) -> int:
         """Gradient steps so far."""
-        state: LearnerState = jax.tree.unflatten(self._structure, self.leaves)
-        return int(state.updates)
+        (slot,) = self._slots.updates
+        return int(self.packed[slot])
 
     @property
     def calibrates(self) -> bool:
@@ -317,19 +343,17 @@ class Learner:
     def calibrate(self, overestimation: float) -> None:
         """Learn from episodes that have ended, as `Calibrate` has it."""
         if self._algorithm.calibrate is not None:
-            state: LearnerState = jax.tree.unflatten(self._structure, self.leaves)
+            state: LearnerState = jax.tree.unflatten(self._structure, self._unpacked())
             moved = state._replace(algorithm=self._algorithm.calibrate(state.algorithm, overestimation))
-            self.leaves = _placed(jax.tree.leaves(moved), self._device)
+            self.packed = _packed(self._packing, jax.tree.leaves(moved), self._device)
 
     def take_metrics(self) -> dict[str, float]:
         """Means since the last call, and the KL divergence since `watch`; empty if there was no update."""
-        state: LearnerState = jax.tree.unflatten(self._structure, self.leaves)
-        count = float(state.metric_count)
-        means = {name: float(total) / count for name, total in state.metric_sums.items()} if count else {}
-        empty = state._replace(
-            metric_sums={name: jnp.zeros(()) for name in state.metric_sums}, metric_count=jnp.zeros(())
-        )
-        self.leaves = _placed(jax.tree.leaves(empty), self._device)
+        packed, (slot,) = list(self.packed), self._slots.metrics
+        *sums, count = np.asarray(packed[slot]).reshape(-1).tolist()
+        means = {name: total / count for name, total in zip(self._summed, sums, strict=True)} if count else {}
+        (packed[slot],) = _placed([jnp.zeros_like(packed[slot])], self._device)
+        self.packed = packed
         if self._watched is not None:
             mask = () if self.last.mask is None else (self.last.mask,)
             moved = float(self.newest.divergence_from(self._watched, self.last.observation, self.updates, *mask))
@@ -340,7 +364,7 @@ class Learner:
 
     def arrays(self) -> dict[str, Array]:
         """Every array of the state by name, for a checkpoint."""
-        return dict(zip(self._names, map(np.asarray, self.leaves), strict=True))
+        return dict(zip(self._names, self._unpacked(), strict=True))
 
     def load_arrays(self, arrays: dict[str, Array]) -> None:
         """Inverse of `arrays`.
@@ -348,35 +372,43 @@ class Learner:
         Sums of metrics that earlier versions did not know begin at zero. Moments of Adam for running statistics, which
         earlier versions had and which always were zero, are left out.
         """
-        blank = dict(zip(self._names, self.leaves, strict=True))
+        blank = self.arrays()
         new = [name for name in self._names if name.startswith("metric_sums.") and name not in arrays]
         arrays = {name: array for name, array in arrays.items() if name in blank or not _OF_STATISTICS.search(name)}
         arrays |= {name: np.zeros_like(blank[name]) for name in new}
         _compare(blank, arrays)
-        self.leaves = _placed([jnp.array(arrays[name]) for name in self._names], self._device)
+        self.packed = _packed(self._packing, [arrays[name] for name in self._names], self._device)
 
-    def _actors(self, spec: Spec, config: Config) -> tuple[Actor, Actor]:
-        # `actor` only picks parts out of the state, so it can pick leaf numbers just as well.
-        numbered: LearnerState = jax.tree.unflatten(self._structure, range(len(self.leaves)))
-        newest = ActorState(self._algorithm.actor(numbered.algorithm), numbered.normalizer)
-        shipped = newest if numbered.average is None else newest._replace(networks=numbered.average)
+    def _unpacked(self) -> list[Array]:
+        return self._packing.unpack([np.asarray(array) for array in self.packed])
+
+    def _parts(self, count: int) -> _Parts:
+        """The numbers of the arrays of each part, where there are so many in all."""
+        # `actor` only picks parts out of the state, so it can pick numbers just as well.
+        numbered: LearnerState = jax.tree.unflatten(self._structure, range(count))
+        networks, metrics = self._algorithm.actor(numbered.algorithm), (numbered.metric_sums, numbered.metric_count)
+        parts = (networks, numbered.average, numbered.normalizer, metrics, numbered.updates)
+        numbers = [jax.tree.leaves(part) for part in parts]
+        return _Parts._make([*numbers, sorted(set(range(count)).difference(*numbers))])
+
+    def _actors(self, state: LearnerState, spec: Spec, config: Config) -> tuple[Actor, Actor]:
+        newest = ActorState(self._algorithm.actor(state.algorithm), state.normalizer)
         self._actor_structure = jax.tree.structure(newest)
-        self.acting: list[int] = jax.tree.leaves(newest)  # numbers of the leaves that collect the data
-        compiled = _Compiled(self._algorithm, spec, self._actor_structure)
+        compiled, names, slots = _Compiled(self._algorithm, spec, newest), _names(newest), self._slots
+        self.acting = slots.networks + slots.normalizer  # which of the packed arrays collect the data
+        shipped = (slots.average or slots.networks) + slots.normalizer
 
-        def actor(state: ActorState) -> Actor:
-            numbers = jax.tree.leaves(state)
+        def actor(which: list[int]) -> Actor:
+            def packed() -> list[jax.Array]:
+                everything = self.packed
+                return [everything[slot] for slot in which]
 
-            def leaves() -> list[jax.Array]:
-                everything = self.leaves
-                return [everything[number] for number in numbers]
+            return Actor(compiled, config.seed, packed, names, self._device)
 
-            return Actor(compiled, config.seed, leaves, _names(state), self._device)
+        return actor(self.acting), actor(shipped)
 
-        return actor(newest), actor(shipped)
-
-    def _updated(self, leaves: list[jax.Array], key: jax.Array, batch: Transition[jax.Array]) -> list[jax.Array]:
-        state: LearnerState = jax.tree.unflatten(self._structure, leaves)
+    def _updated(self, packed: list[jax.Array], key: jax.Array, batch: Transition[jax.Array]) -> list[jax.Array]:
+        state: LearnerState = jax.tree.unflatten(self._structure, self._packing.unpack(packed))
         batch, normalizer = batch.map_observations(_numbers), state.normalizer
         if normalizer is not None:
             normalizer = normalizer.seen(batch.observation)
@@ -387,7 +419,8 @@ class Learner:
             rate = jnp.maximum(self._average_rate, 1 / updates)
             average = equations.polyak(average, self._algorithm.actor(algorithm), rate)
         sums = {name: total + metrics[name] for name, total in state.metric_sums.items()}
-        return jax.tree.leaves(LearnerState(algorithm, normalizer, average, updates, sums, state.metric_count + 1))
+        new = LearnerState(algorithm, normalizer, average, updates, sums, state.metric_count + 1)
+        return self._packing.pack(jax.tree.leaves(new))
 
 
 def _jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -401,6 +434,17 @@ def _jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return jax.jit(strict, **options)
 
 
+def _of_stack(update: Callable[..., Any], packed: list[jax.Array]) -> Callable[..., Any]:
+    """The update of stacked states, of which `packed` is one.
+
+    All at once; but small ones on a processor in a loop, which there takes less time than products of stacked matrices.
+    """
+    on_processor = all(device.platform == "cpu" for array in packed for device in array.devices())
+    if on_processor and sum(array.nbytes for array in packed) <= _SMALL_STATE:
+        return lambda *stacked: jax.lax.map(lambda each: update(*each), stacked)
+    return jax.vmap(update)
+
+
 def _stream(seed: int, number: int) -> jax.Array:
     """The data of the key of a stream: an argument of compiled functions, so that seeds can share them."""
     return jax.random.key_data(jax.random.fold_in(jax.random.key(seed), number))
@@ -411,9 +455,14 @@ def _at(stream: jax.Array, number: jax.Array) -> jax.Array:
     return jax.random.fold_in(jax.random.wrap_key_data(stream), number)
 
 
-def _placed(leaves: list[jax.Array], device: Device | None) -> list[jax.Array]:
+def _packed(packing: Packing, arrays: Sequence[Any], device: Device | None) -> list[jax.Array]:
+    """Packed, and on the device."""
+    return _placed([jnp.array(array) for array in packing.pack([np.asarray(each) for each in arrays], np)], device)
+
+
+def _placed(arrays: list[jax.Array], device: Device | None) -> list[jax.Array]:
     """On the device, where compiled functions of them then run; None: where JAX has put them."""
-    return leaves if device is None else jax.device_put(leaves, device)
+    return arrays if device is None else jax.device_put(arrays, device)
 
 
 def _normalizer(spec: Spec, config: Config) -> Normalizer | None:
@@ -435,7 +484,8 @@ def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transitio
 
 
 def _compare(
-    expected: Mapping[str, jax.Array | jax.ShapeDtypeStruct], found: Mapping[str, Stored] | Mapping[str, Array]
+    expected: Mapping[str, Array] | Mapping[str, jax.ShapeDtypeStruct],
+    found: Mapping[str, Stored] | Mapping[str, Array],
 ) -> None:
     """Refuse what has not the expected names, shapes and types."""
     unknown = sorted(found.keys() - expected)

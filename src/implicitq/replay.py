@@ -70,8 +70,8 @@ class Replay:
         self._base = np.arange(num_envs) * self._capacity
         self._written = np.zeros(num_envs, np.int64)  # rows completed since the start, per ring
         self._generator = generator
-        self._discount, self._n_step, self._later_steps = discount, n_step, later_steps
-        self._parts = parts
+        self._n_step, self._later_steps, self._parts = n_step, later_steps, parts
+        self._powers = np.multiply.accumulate(np.full(n_step, discount, np.float32))  # of the discount, from the first
 
     @staticmethod
     def row_bytes(
@@ -129,34 +129,43 @@ class Replay:
     def sample(self, batch_size: int) -> Transition[Array]:
         """A uniform batch of transitions, with n-step returns that stop at the end of the episode."""
         start = self._draw(batch_size)
-        row, reward, weight = start, self._rewards[start], np.full(len(start), self._discount, np.float32)
-        rows, weights = [], []
-        for _ in range(1, self._n_step):
-            following = self._after(row)
-            next_flag = self._flags[following]
-            goes_on = (self._flags[row] == _STEP) & ((next_flag == _STEP) | (next_flag == _TERMINAL_STEP))
-            weights.append(np.where(goes_on, weight, np.float32(0)))
-            reward = reward + weights[-1] * self._rewards[following]
-            weight = np.where(goes_on, weight * np.float32(self._discount), weight)
-            row = np.where(goes_on, following, row)
-            rows.append(row)
-        last = self._after(row)
+        if self._n_step == 1:
+            row, reward, weight, weights = start, self._rewards[start], self._powers[0], None
+        else:
+            reward, weights, count = self._returns(start)
+            row, weight = self._ahead(start, count), self._powers[count]
+        last = self._ahead(row, 1)
         return Transition(
-            observation=self._observations[start],
-            action=self._actions[start],
+            observation=self._observations.take(start, axis=0),
+            action=self._actions.take(start, axis=0),
             reward=reward,
             discount=np.where(self._flags[row] == _TERMINAL_STEP, np.float32(0), weight),
-            next_observation=self._observations[last],
-            later_weight=np.sum(weights, axis=0) if weights else None,
-            later_steps=self._steps(rows, weights) if weights and self._later_steps else None,
+            next_observation=self._observations.take(last, axis=0),
+            later_weight=None if weights is None else weights.sum(axis=0),
+            later_steps=None if weights is None or not self._later_steps else self._steps(start, weights),
             mask=self._read_masks(start),
             next_mask=self._read_masks(last),
         )
 
-    def _steps(self, rows: list[Array], weights: list[Array]) -> LaterSteps[Array]:
-        chosen = np.stack(rows, axis=1)  # [B, n - 1]
-        weight = np.stack(weights, axis=1)
-        return LaterSteps(self._observations[chosen], self._actions[chosen], weight, self._read_masks(chosen))
+    def _returns(self, start: Array) -> tuple[Array, Array, Array]:
+        """n-step returns of rewards [B], the weights of steps 1 to n - 1 in them [n - 1, B], and how many count [B].
+
+        Steps after the end of an episode have weight zero.
+        """
+        path = self._ahead(start, np.arange(self._n_step)[:, None])  # [n, B]
+        flags = self._flags[path]
+        taken = (flags[1:] == _STEP) | (flags[1:] == _TERMINAL_STEP)
+        goes_on = np.logical_and.accumulate((flags[:-1] == _STEP) & taken, axis=0)
+        weights = np.where(goes_on, self._powers[:-1, None], np.float32(0))
+        rewards = self._rewards[path]
+        rewards[1:] *= weights
+        return rewards.sum(axis=0), weights, goes_on.sum(axis=0)
+
+    def _steps(self, start: Array, weights: Array) -> LaterSteps[Array]:
+        """Steps 1 to n - 1; in place of those that do not count, the last one that does."""
+        count = np.cumsum(weights > 0, axis=0)  # [n - 1, B]
+        chosen = self._ahead(start, count).T  # [B, n - 1]
+        return LaterSteps(self._observations[chosen], self._actions[chosen], weights.T, self._read_masks(chosen))
 
     def largest_reward(self) -> float:
         """Without its sign, of all rows."""
@@ -283,8 +292,11 @@ class Replay:
             ]
         )
 
-    def _after(self, rows: Array) -> Array:
-        return np.where((rows + 1) % self._capacity == 0, rows + 1 - self._capacity, rows + 1)
+    def _ahead(self, rows: Array, steps: Array | int) -> Array:
+        """The rows so many steps further on, in the same rings."""
+        end = self._capacity if len(self._base) == 1 else (rows // self._capacity + 1) * self._capacity
+        there = rows + steps
+        return np.where(there < end, there, there - self._capacity)
 
     def _draw(self, batch_size: int) -> Array:
         """Rows with an action, uniformly: draw from all rows, draw again where there was none.
@@ -312,11 +324,17 @@ class Replay:
         """
         parts = self._parts
         blocks = -(-filled // parts)
-        ring, block = np.divmod(self._generator.integers(len(self._base) * blocks, size=len(owner)), blocks)
-        turn = ((block + self._base[ring]) * _SCATTER & 0xFFFFFFFF) >> 16
+        drawn = self._generator.integers(len(self._base) * blocks, size=len(owner))
+        ring, block = (0, drawn) if len(self._base) == 1 else np.divmod(drawn, blocks)
+        base = self._base[ring]
+        if parts == 1:
+            return base + block
+        turn = ((block + base) * _SCATTER & 0xFFFFFFFF) >> 16
         position = block * parts + (owner + turn) % parts
-        beyond = position >= self._capacity  # the last block may not fit; the open row has no action and is refused
-        return np.where(beyond, self._open_rows()[ring], self._base[ring] + position)
+        if blocks * parts <= self._capacity:
+            return base + position
+        # The last block does not fit; the open row has no action and is refused.
+        return np.where(position < self._capacity, base + position, self._open_rows()[ring])
 
 
 def _mask_bytes(shape: tuple[int, int]) -> int:

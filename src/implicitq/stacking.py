@@ -25,13 +25,13 @@ _Actions = tuple[Array, Array]
 class StackedLearners:
     """The states of learners that differ in their seeds only, with one more axis in front of every array.
 
-    The stack is valid after an update, and its parts, one list of leaves for each learner, where somebody has read or
+    The stack is valid after an update, and its parts, the packed arrays of each learner, where somebody has read or
     written one; each is made from the other where it is needed.
     """
 
     def __init__(self, learners: Sequence[Learner]) -> None:
         self._learners = learners
-        self._parts: list[list[jax.Array]] | None = [learner.leaves for learner in learners]
+        self._parts: list[list[jax.Array]] | None = [learner.packed for learner in learners]
         self._stacked: list[jax.Array] | None = None
         self._update_keys = jnp.stack([learner.key for learner in learners])
         self._act_keys = jnp.stack([learner.newest.key for learner in learners])
@@ -39,13 +39,17 @@ class StackedLearners:
             learner.join(self, seat, learners[0])
 
     def take(self, seat: int) -> list[jax.Array]:
-        """The leaves of one learner."""
+        """The packed arrays of one learner."""
         return self._apart()[seat]
 
-    def put(self, seat: int, leaves: list[jax.Array]) -> None:
-        """Replace the leaves of one learner."""
-        self._apart()[seat] = leaves
+    def put(self, seat: int, packed: list[jax.Array]) -> None:
+        """Replace the packed arrays of one learner."""
+        self._apart()[seat] = packed
         self._stacked = None
+
+    def wait(self) -> None:
+        """Until the last update is done."""
+        jax.block_until_ready(self._together())
 
     def answer(self, requests: Mapping[int, Request]) -> dict[int, _Actions | None]:
         """Do what the learners ask for, by their seats. All ask for the same; those that ask for nothing stay."""
@@ -57,8 +61,8 @@ class StackedLearners:
         batch = jax.tree.map(lambda *arrays: np.stack(arrays), *everyone)
         self._stacked = self._learners[0].update_stacked(self._together(), self._update_keys, batch)
         self._parts = None
-        for seat, leaves in resting.items():
-            self.put(seat, leaves)
+        for seat, packed in resting.items():
+            self.put(seat, packed)
         for seat, request in requests.items():
             assert isinstance(request, Transition)
             self._learners[seat].last = request
@@ -67,12 +71,12 @@ class StackedLearners:
     def _draw(self, requests: Mapping[int, Any], everyone: Sequence[Any]) -> dict[int, _Actions | None]:
         compiled, stacked = self._learners[0].newest.compiled, self._together()
         draw = compiled.uniforms if everyone[0].uniform else compiled.samples
-        leaves = [stacked[number] for number in self._learners[0].acting]
+        acting = [stacked[slot] for slot in self._learners[0].acting]
         observations, *masks = (
             np.stack(arrays) for arrays in zip(*((each.observation, *each.mask) for each in everyone), strict=True)
         )
         steps = np.array([each.step for each in everyone], np.uint32)
-        stored, coordinates = map(np.asarray, draw(leaves, self._act_keys, observations, steps, *masks))
+        stored, coordinates = map(np.asarray, draw(acting, self._act_keys, observations, steps, *masks))
         return {seat: (stored[seat], coordinates[seat]) for seat in requests}
 
     def _apart(self) -> list[list[jax.Array]]:
@@ -90,12 +94,12 @@ class StackedLearners:
 
 @jax.jit
 def _stack(parts: list[list[jax.Array]]) -> list[jax.Array]:
-    return [jnp.stack(leaves) for leaves in zip(*parts, strict=True)]
+    return [jnp.stack(arrays) for arrays in zip(*parts, strict=True)]
 
 
 @jax.jit
 def _unstack(stacked: list[jax.Array]) -> list[list[jax.Array]]:
-    return [[leaf[seat] for leaf in stacked] for seat in range(len(stacked[0]))]
+    return [[array[seat] for array in stacked] for seat in range(len(stacked[0]))]
 
 
 class Together:
@@ -109,6 +113,13 @@ class Together:
     @property
     def step(self) -> int:
         return self.trainers[0].step
+
+    def wait(self) -> None:
+        """Until the last update is done."""
+        if self._stack is None:
+            self.trainers[0].learner.wait()
+        else:
+            self._stack.wait()
 
     def named(self, number: int, error: InputError) -> InputError:
         """An error of one of them, with its seed; as it is, if there are no others."""

@@ -38,6 +38,7 @@ def record(agent: Agent, path: Path, *, episodes: int = 1, seed: int | None = No
     env = agent.prepare(agent.environments()(render_mode="rgb_array"))
     adapter = Adapter(env)
     policy, _ = agent.policy_function()
+    to_environment = spaces.to_environment(agent.action_space)
     frames, returns = [], []
     try:
         for episode in range(episodes):
@@ -47,8 +48,8 @@ def record(agent: Agent, path: Path, *, episodes: int = 1, seed: int | None = No
             while not done and len(frames) < most_frames:
                 frames.append(_frame(env))
                 allowed = () if mask is None else (mask[None],)
-                actions = spaces.to_environment(agent.action_space, np.asarray(policy(observation[None], *allowed)))
-                observation, reward, terminated, truncated, mask = adapter.step(actions[0])
+                (action,) = to_environment(np.asarray(policy(observation[None], *allowed)))
+                observation, reward, terminated, truncated, mask = adapter.step(action)
                 total += reward
                 done = terminated or truncated
             returns.append(total)

@@ -192,7 +192,7 @@ def test_the_spec_says_what_an_algorithm_needs(action_space, expected):
 
 def test_box_coordinates_are_mapped_to_the_bounds_of_each_dimension_and_back():
     coordinates = np.array([[-1, -1, -1], [0, 0, 0], [1, 1, 1], [-0.5, 0.5, 0.1]], np.float32)
-    actions = spaces.to_environment(BOX, coordinates)
+    actions = spaces.to_environment(BOX)(coordinates)
     expected = [[-1, 0, 10], [0, 2.5, 20], [1, 5, 30], [-0.5, 3.75, 21]]
     np.testing.assert_allclose(actions, expected, atol=1e-6)
     assert actions.dtype == BOX.dtype
@@ -201,7 +201,7 @@ def test_box_coordinates_are_mapped_to_the_bounds_of_each_dimension_and_back():
 
 def test_coordinates_beyond_the_range_stay_within_the_bounds():
     space = gs.Box(np.float32(-0.1), np.float32(0.3), (1,), np.float32)
-    actions = spaces.to_environment(space, np.array([[-7.0], [7.0], [1.0], [-1.0]]))
+    actions = spaces.to_environment(space)(np.array([[-7.0], [7.0], [1.0], [-1.0]]))
     assert all(space.contains(action) for action in actions)
 
 
@@ -219,7 +219,7 @@ def test_coordinates_beyond_the_range_stay_within_the_bounds():
 def test_actions_survive_the_way_to_the_agent_and_back(space):
     space.seed(0)
     actions = np.stack([space.sample() for _ in range(20)])
-    back = spaces.to_environment(space, spaces.from_environment(space, actions, 20))
+    back = spaces.to_environment(space)(spaces.from_environment(space, actions, 20))
     np.testing.assert_allclose(back, actions, atol=1e-5)
     assert back.dtype == space.dtype
     assert all(space.contains(action) for action in back)

@@ -124,7 +124,7 @@ def test_networks_targets_and_averages_begin_with_the_policy(algorithm, small, t
         known = parameters(implicitq.load(tmp_path / "first.policy", trust_env=True))
         assert parameters(agent).keys() == known.keys()
         assert all(np.array_equal(array, known[name]) for name, array in parameters(agent).items())
-        state = jax.tree.unflatten(agent._trainer.learner._structure, agent._trainer.learner.leaves).algorithm
+        state = jax.tree.unflatten(agent._trainer.learner._structure, agent._trainer.learner._unpacked()).algorithm
         online = {array.tobytes() for array in map(np.asarray, jax.tree.leaves(state.online))}
         assert {array.tobytes() for array in map(np.asarray, jax.tree.leaves(state.target))} <= online
         assert agent.learn(30).step == 30

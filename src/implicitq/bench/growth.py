@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import jax
-
 from implicitq.bench.clock import by_turns
 from implicitq.bench.loop import WarmLoop
 from implicitq.bench.parts import measure_replay, repeat_last_row
@@ -22,6 +20,7 @@ _UPDATES = {  # what is varied in an update
     "action_dimensions": (1, 2, 4, 8, 16, 32),
 }
 _ENVIRONMENTS = (1, 2, 4, 8, 16)
+_SEEDS = (1, 2, 4, 8)
 _REPLAY_SIZES = (10_000, 100_000, 1_000_000)
 _STEPS_BEHIND = (10_000, 100_000, 1_000_000, 2_000_000)
 
@@ -46,6 +45,9 @@ def measure_growth(config: Config, spec: Spec, repeats: int, quick: bool, tell: 
     for count in _ends(_ENVIRONMENTS) if quick else _ENVIRONMENTS:
         tell(f"growth: num_envs {count}")
         found.append(_environments(config, count, 3 if quick else repeats))
+    for count in _SEEDS[:2] if quick else _SEEDS:
+        tell(f"growth: {count} seed(s) in step")
+        found.append(_seeds(config, count, 3 if quick else repeats))
     for size in _REPLAY_SIZES[:2] if quick else _REPLAY_SIZES:
         tell(f"growth: replay of {size:,} rows")
         found += _replay(config, size, repeats)
@@ -72,7 +74,7 @@ def _update(config: Config, spec: Spec, what: str, value: int, repeats: int) -> 
 
     def update() -> None:
         learner.update(batch)
-        jax.block_until_ready(learner.leaves)
+        learner.wait()
 
     seconds = by_turns({"update": update}, repeats)["update"].median
     return Growth(what, value, "update, ms", 1e3 * seconds, products(config, spec, batch) / 1e9)
@@ -84,6 +86,13 @@ def _environments(config: Config, count: int, repeats: int) -> Growth:
     seconds = by_turns({"step": lambda: loop.advance(count)}, repeats, seconds=1.0)["step"].median / count
     loop.close()
     return Growth("num_envs", count, "step of one environment with its update, ms", 1e3 * seconds)
+
+
+def _seeds(config: Config, count: int, repeats: int) -> Growth:
+    loop = WarmLoop(config, filled=500, updated=100, seeds=count)
+    seconds = by_turns({"step": lambda: loop.advance(1)}, repeats, seconds=1.0)["step"].median / count
+    loop.close()
+    return Growth("seeds", count, "step of one seed with its update, ms", 1e3 * seconds)
 
 
 def _replay(config: Config, size: int, repeats: int) -> Iterator[Growth]:

@@ -17,6 +17,7 @@ from implicitq.configs import Config
 from implicitq.envs.making import EnvironmentMaker
 from implicitq.events import Ticked
 from implicitq.runs.conditions import versions
+from implicitq.stacking import Together
 from implicitq.train import Trainer
 
 _NEVER = 10**9
@@ -29,22 +30,29 @@ _PARTS = {  # of a training step -> where in a trainer, and the methods that tak
 
 
 class WarmLoop:
-    """A trainer that has compiled everything and filled its replay; evaluates, logs and saves nothing."""
+    """A trainer that has compiled everything and filled its replay; evaluates, logs and saves nothing.
 
-    def __init__(self, config: Config, *, filled: int = 1_000, updated: int = 200) -> None:
+    With `seeds`, several of them in step.
+    """
+
+    def __init__(self, config: Config, *, filled: int = 1_000, updated: int = 200, seeds: int = 1) -> None:
         never = {"eval_every": _NEVER, "checkpoint_every": _NEVER, "log_every": _NEVER, "steps": _NEVER}
         self.config = dataclasses.replace(config, min_replay=filled, **never)
         maker = EnvironmentMaker(config.env, action_bound=config.action_bound)
-        self.trainer = Trainer(self.config, maker)
-        self._events = self.trainer.run(_NEVER)
+        numbered = [dataclasses.replace(self.config, seed=config.seed + number) for number in range(seeds)]
+        self._group = Together([Trainer(each, maker) for each in numbered])
+        self.trainer = self._group.trainers[0]
+        self._rounds = self._group.run(_NEVER)
         self.advance(filled + updated)
 
     def advance(self, steps: int) -> None:
         """Train for so many steps of the environments, or a few more where there are several, to the last update."""
         until = self.trainer.step + steps
-        while self.trainer.step < until:
-            next(event for event in self._events if isinstance(event, Ticked))
-        jax.block_until_ready(self.trainer.learner.leaves)
+        for events in self._rounds:
+            if self.trainer.step >= until and isinstance(next(iter(events.values())), Ticked):
+                break
+        self._group.raise_failures()
+        self._group.wait()
 
     def seconds(self, steps: int) -> float:
         """Of each of so many steps."""
@@ -56,12 +64,13 @@ class WarmLoop:
 
         def update() -> None:
             learner.update(batch)
-            jax.block_until_ready(learner.leaves[0])  # a training step waits for it too: the next action needs it
+            learner.wait()  # a training step waits for it too: the next action needs it
 
         return seconds_of(update, count) / count
 
     def close(self) -> None:
-        self.trainer.close()
+        for trainer in self._group.trainers:
+            trainer.close()
 
 
 def measure(config: Config, *, steps: int = 1_000, repeats: int = 5) -> dict[str, Any]:
@@ -99,7 +108,7 @@ def _shares(loop: WarmLoop, steps: int) -> dict[str, float]:
         def run(*arguments: Any, **named: Any) -> Any:
             start = time.perf_counter()
             result = work(*arguments, **named)
-            jax.block_until_ready(loop.trainer.learner.leaves if part == "update" else result)
+            jax.block_until_ready(loop.trainer.learner.packed if part == "update" else result)
             taken[part] += time.perf_counter() - start
             return result
 

@@ -40,7 +40,7 @@ def measure_updates(config: Config, spec: Spec, repeats: int) -> dict[str, Any]:
 
     def update() -> None:
         learner.update(batch)
-        jax.block_until_ready(learner.leaves)
+        learner.wait()
 
     found = by_turns({"update": update, **large_products()}, repeats)
     needed, seconds = products(config, spec, batch), found["update"]

@@ -36,7 +36,7 @@ class Options(Generic[C]):
     of the machine's rate for products of matrices that it reaches; loop: whole training steps, and where their time
     goes; predict: acting; replay: transitions in and out; checkpoint: saving; start: from the command to the first
     update."""
-    growth: bool = False  # Instead: how cost grows with width, batch, bins, environments, replay, steps.
+    growth: bool = False  # Instead: how cost grows with width, batch, bins, environments, seeds, replay, steps.
     quick: bool = False  # Fewer tasks and repeats: about a minute.
     repeats: int = 5  # How often to measure; the median counts.
     steps_per_repeat: int = 500  # Environment steps, and bare updates, of each repeat of the loop.

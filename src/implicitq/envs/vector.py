@@ -72,6 +72,7 @@ class TrainingEnvironments:
         except BaseException:
             self.close()
             raise
+        self._to_environment = spaces.to_environment(self.action_space)
         self.restarts = 0
         self._fresh = np.zeros(num_envs, bool)  # made anew, and no step yet
         self._episodes = np.zeros(num_envs, np.int64)  # number of the current episode, per environment
@@ -112,7 +113,7 @@ class TrainingEnvironments:
 
         Rows of others are those of their last step.
         """
-        actions = spaces.to_environment(self.action_space, coordinates)
+        actions = self._to_environment(coordinates)
         indices = range(len(actions)) if which is None else np.flatnonzero(which).tolist()
         for index in indices:
             self._actions[index].append(copy.copy(actions[index]))  # some environments change the action they are given
