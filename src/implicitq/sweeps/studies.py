@@ -86,7 +86,7 @@ _WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of iq-auto: each 
     {"softmax": "scaled"},
     {"temperature": 0.01},
     {"batch_norm": False, "target_update": 0.005},
-    {"n_step": 3},
+    {"n_step": 5},
     {"n_step": 1},
     {"batch_size": 128},
     {"alpha": 0.9},
