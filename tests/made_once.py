@@ -19,6 +19,7 @@ _OF_THE_LOOP = {  # no learner looks at these; what it has to know of the task i
     *("env", "steps", "min_replay", "replay_size"),
     *("eval_every", "eval_episodes", "checkpoint_every", "log_every"),
 }
+_KEPT = 150  # functions; each holds some megabytes of compiled code
 _settings: contextvars.ContextVar[Hashable] = contextvars.ContextVar("settings", default=None)
 
 
@@ -47,8 +48,9 @@ def _share_functions() -> None:
             return compiled(function, **options)
         inner = inspect.unwrap(function)
         key = (settings, inner.__code__, inner is function, tuple(options.items()))
-        if key not in made:
-            made[key] = compiled(function, **options)
+        made[key] = made.pop(key, None) or compiled(function, **options)  # the newest last
+        if len(made) > _KEPT:
+            del made[next(iter(made))]
         return made[key]
 
     learner.Learner.__init__, learner._jit = init, jit  # type: ignore[method-assign]
