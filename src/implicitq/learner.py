@@ -350,9 +350,10 @@ class Learner:
     def take_metrics(self) -> dict[str, float]:
         """Means since the last call, and the KL divergence since `watch`; empty if there was no update."""
         packed, (slot,) = list(self.packed), self._slots.metrics
-        *sums, count = np.asarray(packed[slot]).reshape(-1).tolist()
-        means = {name: total / count for name, total in zip(self._summed, sums, strict=True)} if count else {}
-        (packed[slot],) = _placed([jnp.zeros_like(packed[slot])], self._device)
+        sums = packed[slot]
+        *totals, count = np.asarray(sums).reshape(-1).tolist()
+        means = {name: total / count for name, total in zip(self._summed, totals, strict=True)} if count else {}
+        (packed[slot],) = _placed([jnp.zeros(sums.shape, sums.dtype)], self._device)
         self.packed = packed
         if self._watched is not None:
             mask = () if self.last.mask is None else (self.last.mask,)
