@@ -4,9 +4,13 @@
     pi_bar(a|s) = prod_i pi_i(a|s)^(1/M) / Z(s),    Z(s) = sum_a prod_i pi_i(a|s)^(1/M) <= 1
     V_bar(s) = mean_i V_i(s) + T ln Z(s) = mean_i [V_i(s) - T KL(pi_bar(.|s) || pi_i(.|s))]
 
-pi_bar acts, and all members learn from the same kind of target, r + gamma V_bar(s'), each from transitions of its own:
-the replay gives every transition to one of them. T ln Z is zero where the members agree and negative where they do not:
-what they do not share, the noise of their data, is not taken for value. docs/ensembles.md derives this.
+pi_bar acts, and all members learn from the same kind of target, each from transitions of its own: the replay gives
+every transition to one of them. T ln Z is zero where the members agree and negative where they do not: what they do not
+share, the noise of their data, is not taken for value. The target takes kappa times as much off, 1 if not calibrated:
+
+    r + gamma V_kappa(s'),    V_kappa(s) = mean_i V_i(s) + kappa T ln Z(s)
+
+docs/ensembles.md derives this.
 Shapes: M members, B batch, of which rows i B/M to (i + 1) B/M are those of member i, O observation features, D action
 dimensions.
 """
@@ -80,11 +84,11 @@ class Member(eqx.Module):
 
 
 class Ensemble(NamedTuple):
-    """All members, ln T where the temperature is learnt, and kappa where it is."""
+    """All members; ln T and kappa where they are learnt."""
 
     members: tuple[Member, ...]
     log_temperature: jax.Array | None = None
-    pessimism: jax.Array | None = None  # kappa where it is calibrated
+    pessimism: jax.Array | None = None  # kappa
 
     @property
     def policy(self) -> Policy:
@@ -118,7 +122,7 @@ def pool(
 def loss(
     online: Ensemble, target: Ensemble | None, batch: Transition[jax.Array], config: IQConfig, key: jax.Array
 ) -> LossResult:
-    """Eq. 2 for every member on its part of the batch, with V_bar and pi_bar of the target in its target.
+    """Eq. 2 for every member on its part of the batch, with V_kappa and pi_bar of the target in its target.
 
     No gradient flows into the target. With batch normalisation there are no target networks, as in iq.py.
     """
@@ -195,7 +199,7 @@ def networks(config: IQConfig, spec: Spec, key: jax.Array) -> Ensemble:
 
 
 def calibrate(state: ImplicitState, overestimation: float, rate: float) -> ImplicitState:
-    """kappa rises where V was above what followed, and falls where it was below."""
+    """kappa + rate clip(overestimation, -1, 1): it rises where V was above what followed, and falls where below."""
     online: Any = state.online
     step = rate * float(np.clip(overestimation, -1, 1))
     return state._replace(online=online._replace(pessimism=jnp.clip(online.pessimism + step, 0.0, _MOST_PESSIMISM)))
