@@ -297,9 +297,10 @@ class Trainer:
             "finished": self._finished,
             "replay": self.replay.state(),
             "compared": self._compared.tolist(),
-            "calibrated": self._calibrated.tolist(),
             "largest_reward": self._largest_reward,
         }
+        if self.learner.calibrates:
+            data["calibrated"] = self._calibrated.tolist()
         if RESTARTS in self.metric_names:
             data[RESTARTS] = self.envs.restarts
         if self.best is not None:
