@@ -45,7 +45,7 @@ def slow_task(monkeypatch):
 
 @pytest.fixture(scope="module")
 def warm():
-    loop = WarmLoop(resolve("iq", "toys:Toy-v0", **TINY), filled=20, updated=5)
+    loop = WarmLoop(resolve("iq", "toys:Toy-v0", members=2, **TINY), filled=20, updated=5)  # batches of two parts
     yield loop
     loop.close()
 
@@ -98,6 +98,7 @@ def test_an_update_is_compared_with_what_the_machine_can_do():
     config = resolve("iq", "Pendulum-v1", **TINY)
     found = updates.measure_updates(config, Spec(3, 1, None), repeats=1)
     assert found["fraction_of_sgemm"] == pytest.approx(found["gflop_per_second"] / found["sgemm_gflop_per_second"])
+    assert found["adam_ms"]["fastest"] > 0
     assert 0 < found["fraction_of_sgemm"] < 0.5  # a tiny network has little for a processor to do
     assert found["updates_per_second"] == pytest.approx(1e3 / found["update_ms"]["median"])
 

@@ -43,10 +43,11 @@ def main() -> None:
 def updates_table(title: str, found: dict[str, Any]) -> str:
     rates = [row["sgemm_gflop_per_second"] for row in found["updates"]]
     head = f"{title}; sgemm {min(rates):.0f} to {max(rates):.0f} GFLOP/s"
-    lines = [f"| {head} | sizes | batch | ms | GFLOP | of sgemm |", "|---|---|---|---|---|---|"]
+    lines = [f"| {head} | sizes | batch | ms | GFLOP | of sgemm | Adam |", "|---|---|---|---|---|---|---|"]
     for row in found["updates"]:
         sizes = "-".join(map(str, row["hidden"]))
         cost = f"{row['update_ms']['median']:.2f} | {row['gflop']:.3f} | {row['fraction_of_sgemm']:.0%}"
+        cost += f" | {row['adam_ms']['median'] / row['update_ms']['median']:.0%}"
         lines.append(f"| `{row['algorithm']}`, {row['env']} | {sizes} | {row['batch_size']} | {cost} |")
     return "\n".join(lines)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 _LEAST_SECONDS = 0.1  # of one repeat, so that the clock and what interrupts hardly count
 _MOST_CALLS = 10_000
+_SETTLE = 0.1  # seconds before a turn: the threads of NumPy's products wait busily for some 30 ms after the last one
 
 
 class Timing(NamedTuple):
@@ -34,6 +35,8 @@ def by_turns(
     found: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(repeats):
         for name, work in works.items():
+            time.sleep(_SETTLE)
+            work()
             found[name].append(seconds_of(work, counts[name]) / counts[name])
     return {name: summary(times) for name, times in found.items()}
 

@@ -83,9 +83,9 @@ def measure_checkpoint(loop: WarmLoop, step_seconds: float, repeats: int, every:
 def repeat_last_row(loop: WarmLoop, steps: int) -> None:
     """Count so many steps more, and fill the replay with as many copies of a row: a run that has them behind it."""
     trainer, count = loop.trainer, loop.config.num_envs
-    batch, observations = trainer.replay.sample(count), trainer._observations
+    batch, observations = trainer.replay.sample(loop.config.batch_size), trainer._observations
     assert observations is not None
     no = np.zeros(count, bool)
     for _ in range(steps // count):
-        trainer.replay.add(batch.action, batch.reward, no, no, observations, trainer.envs.masks)
+        trainer.replay.add(batch.action[:1], batch.reward[:1], no, no, observations, trainer.envs.masks)
         trainer.step += count

@@ -1,12 +1,13 @@
 """Updates by algorithm and task, beside what the machine could do at best.
 
-The products of matrices are what an update must do; all else can hide beside them. Their floating-point operations are
-counted from the shapes in the traced update, 2 m n k for [m, k] @ [k, n], and the rate of a large product on the same
-threads, in the same minutes, says how long they would take if nothing else did.
+Their floating-point operations are counted from the shapes in the traced update, 2 m n k for [m, k] @ [k, n], and the
+rate of a large product on the same threads, in the same minutes, says how long they would take if nothing else did.
+Adam, which reads and writes every parameter and its moments, is measured by itself.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from implicitq import algorithms, configs
 from implicitq.bench.clock import by_turns
@@ -42,7 +44,7 @@ def measure_updates(config: Config, spec: Spec, repeats: int) -> dict[str, Any]:
         learner.update(batch)
         learner.wait()
 
-    found = by_turns({"update": update, **large_products()}, repeats)
+    found = by_turns({"update": update, "adam": adam_step(config, spec), **large_products()}, repeats)
     needed, seconds = products(config, spec, batch), found["update"]
     rate = 2 * _SIDE**3 / min(found["xla"].median, found["numpy"].median)
     return {
@@ -54,6 +56,7 @@ def measure_updates(config: Config, spec: Spec, repeats: int) -> dict[str, Any]:
         "action_dimensions": spec.action_dimensions,
         "updates_per_second": 1 / seconds.median,
         "update_ms": seconds.told(1e3),
+        "adam_ms": found["adam"].told(1e3),
         "gflop": needed / 1e9,
         "gflop_per_second": needed / seconds.median / 1e9,
         "sgemm_gflop_per_second": rate / 1e9,
@@ -121,6 +124,27 @@ def large_products() -> dict[str, Callable[[], Any]]:
     on_device = jnp.asarray(factor)
     multiply = jax.jit(jnp.matmul)
     return {"xla": lambda: multiply(on_device, on_device).block_until_ready(), "numpy": lambda: factor @ factor}
+
+
+def adam_step(config: Config, spec: Spec) -> Callable[[], Any]:
+    """A step of Adam on all that an update trains, in place, and nothing else."""
+    state = algorithms.build(config, spec).init(jax.random.key(0))
+    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, optax.ScaleByAdamState))
+    numbers = [leaf.mu for leaf in leaves if isinstance(leaf, optax.ScaleByAdamState)]
+    adam = optax.adam(config.learning_rate)
+    gradient = jax.tree.map(jnp.ones_like, numbers)
+    held = [jax.tree.map(jnp.copy, numbers), adam.init(numbers)]
+
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    def step(parameters: Any, moments: Any, gradient: Any) -> Any:
+        change, moments = adam.update(gradient, moments)
+        return optax.apply_updates(parameters, change), moments
+
+    def run() -> None:
+        held[:] = step(*held, gradient)
+        jax.block_until_ready(held)
+
+    return run
 
 
 def products(config: Config, spec: Spec, batch: Transition[Any]) -> int:
