@@ -22,7 +22,7 @@ STYLE |= {"axes.spines.top": False, "axes.spines.right": False, "lines.linewidth
 
 Curves = dict[tuple[str, str], np.ndarray]  # (line, task) -> [seeds, points]
 
-ADAPTIVE = "miq-auto"  # the name of the adaptive agent in the tables
+ONE_NETWORK = "miq-auto"  # the adaptive agent with one network, of which there are longer runs and an ablation
 WITHOUT = {
     "target_update=0.005 batch_norm=False": "target networks instead of\nbatch normalisation",
     "n_step=1": "one step instead of five",
@@ -60,6 +60,8 @@ def curves_of(
     figure = Figure(figsize=size, layout="constrained")
     for axes, task in zip(figure.subplots(1, len(tasks)), tasks, strict=True):
         for line, colour in zip(lines, COLOURS, strict=False):
+            if (line, task) not in curves:
+                continue
             values = curves[line, task]
             where = seconds[line, task].mean(axis=0) / 60 if time else steps / 1000
             mean = values.mean(axis=0)
@@ -68,35 +70,38 @@ def curves_of(
             axes.fill_between(where, mean - error, mean + error, color=colour, alpha=0.18, linewidth=0)
         axes.set(title=task, xlabel="minutes of processor time" if time else "thousand steps")
     figure.axes[0].set_ylabel("return")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(lines))
+    drawn = {}  # not every line is on every task
+    for axes in figure.axes:
+        drawn |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
+    figure.legend(drawn.values(), drawn.keys(), loc="outside upper center", ncols=len(lines))
     return figure
 
 
 def landing(time: bool = False) -> Figure:
     tasks = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
-    return curves_of("gym-100k", tasks, (ADAPTIVE, "sac", "miq"), (11, 2.7), time)
+    return curves_of("gym-100k", tasks, ("iq-auto", "sac", "sbx-crossq", "miq"), (11, 2.7), time)
 
 
 def longer() -> Figure:
-    return curves_of("gym-300k", ("HalfCheetah-v5", "Hopper-v5"), (ADAPTIVE, "sac"), (8, 3.1), time=False)
+    return curves_of("gym-300k", ("HalfCheetah-v5", "Hopper-v5"), (ONE_NETWORK, "sac"), (8, 3.1), time=False)
 
 
 def ingredients() -> Figure:
-    """The return of the adaptive agent without each of its ingredients, as a share of its own on the same seeds."""
+    """The return of `miq-auto` without each of its ingredients, as a share of its own on the same seeds."""
     _, curves = read("gym-100k", "mean_return")
     tasks = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
     figure = Figure(figsize=(8, 3.9), layout="constrained")
     axes = figure.subplots()
     places = np.arange(len(WITHOUT))
     for number, (task, colour) in enumerate(zip(tasks, COLOURS, strict=False)):
-        whole = curves[ADAPTIVE, task][:, -1]
-        found = [curves[f"{ADAPTIVE} {flags}", task][:, -1] for flags in WITHOUT]
+        whole = curves[ONE_NETWORK, task][:, -1]
+        found = [curves[f"{ONE_NETWORK} {flags}", task][:, -1] for flags in WITHOUT]
         shares = [100 * each.mean() / whole[: len(each)].mean() for each in found]
         axes.barh(places + 0.26 * (number - 1), shares, 0.24, color=colour, label=task)
     axes.axvline(100, color="black", linewidth=0.8)
     axes.set_yticks(places, list(WITHOUT.values()))
     axes.invert_yaxis()
-    axes.set_xlabel(f"return at 100,000 steps, in per cent of that of {ADAPTIVE} with the same seeds")
+    axes.set_xlabel(f"return at 100,000 steps, in per cent of that of {ONE_NETWORK} with the same seeds")
     axes.grid(axis="y", visible=False)
     axes.legend(loc="lower right", ncols=3, bbox_to_anchor=(1, 1))
     return figure
