@@ -104,7 +104,9 @@ def test_a_finished_run_is_resumed_only_with_more_steps(finished, tmp_path, refu
     directory = Path(shutil.copytree(finished, tmp_path / "run"))
     before = (directory / "config.json").read_text()
     assert "is finished at step 120; to train on, give --steps with more" in refused("resume", directory, "--trust-env")
-    assert "is finished at step 120" in refused("resume", directory, "--trust-env", "--steps", 100)
+    told = refused("resume", directory, "--trust-env", "--steps", 100)
+    assert "--steps is the new total and must be more than the 120 that" in told
+    assert told.endswith("got 100\n")
     assert (directory / "config.json").read_text() == before
     assert run("resume", directory, "--trust-env", "--steps", 160) == 0
     assert "resuming" in capfd.readouterr().out

@@ -70,6 +70,11 @@ def run(arguments: list[str]) -> int:
     planned = _config(options.directory).steps if options.steps is None else options.steps
     if agent.step >= planned:
         agent.close()
+        if options.steps is not None:
+            raise InputError(
+                f"--steps is the new total and must be more than the {agent.step:,} that {options.directory} has behind "
+                f"it, got {options.steps:,}"
+            )
         raise InputError(
             f"{options.directory} is finished at step {agent.step:,}; to train on, give --steps with more than that"
         )
