@@ -62,14 +62,18 @@ def test_a_device_that_is_not_there_is_named_with_those_that_are(name):
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processors cannot be chosen here")
 def test_compiled_functions_run_at_once_where_there_is_one_processor():
-    """Were they handed to another thread, a long one would not be done when its call returns."""
+    """Were they handed to another thread, a long one would not be done when its call returns.
+
+    Its argument is on the device already: a call waits elsewhere for one that is still being copied.
+    """
     code = """
 import os
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-import jax, numpy as np
+import jax
 from implicitq.devices import find_device
 find_device(None)
-long = jax.jit(lambda x: jax.lax.fori_loop(0, 300, lambda _, y: y @ x, x)).lower(np.eye(256, dtype="f")).compile()
-assert long(np.eye(256, dtype="f")).is_ready()
+given = jax.numpy.eye(256).block_until_ready()
+long = jax.jit(lambda x: jax.lax.fori_loop(0, 300, lambda _, y: y @ x, x)).lower(given).compile()
+assert long(given).is_ready()
 """
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=True)
