@@ -33,10 +33,10 @@ WITHOUT = {
     "actor_average=None": "newest weights, no average",
 }
 LAMBDAS = {
-    "iq": "0.05",
-    "iq normalize_observations=True": "0.05, normalised observations",
-    "iq target_update=0.005": "0.005",
-    "iq target_update=0.005 normalize_observations=True": "0.005, normalised observations",
+    "": "0.05",
+    " normalize_observations=True": "0.05, normalised observations",
+    " target_update=0.005": "0.005",
+    " target_update=0.005 normalize_observations=True": "0.005, normalised observations",
 }
 
 
@@ -108,14 +108,18 @@ def ingredients() -> Figure:
 
 
 def target_update() -> Figure:
-    """Returns and values of IQ with a fast and a slow target, with and without normalised observations."""
-    figure = Figure(figsize=(8, 3.1), layout="constrained")
+    """Returns and values of IQ and M-IQ with a fast and a slow target, with and without normalised observations."""
+    figure = Figure(figsize=(8, 5.2), layout="constrained")
     panels = (("return", "mean_return", "evaluations.csv"), ("value V, mean over batches", "value", "metrics.csv"))
-    for axes, (title, column, file) in zip(figure.subplots(1, 2), panels, strict=True):
-        steps, curves = read("target-update", column, file)
-        for (line, label), colour in zip(LAMBDAS.items(), COLOURS, strict=True):
-            axes.plot(steps / 1000, curves[line, "HalfCheetah-v5"][0], color=colour, label=label)
-        axes.set(title=title, xlabel="thousand steps")
+    for row, algorithm in zip(figure.subplots(2, 2), ("iq", "miq"), strict=True):
+        for axes, (title, column, file) in zip(row, panels, strict=True):
+            steps, curves = read("target-update", column, file)
+            for (flags, label), colour in zip(LAMBDAS.items(), COLOURS, strict=True):
+                if (algorithm + flags, "HalfCheetah-v5") in curves:
+                    axes.plot(steps / 1000, curves[algorithm + flags, "HalfCheetah-v5"][0], color=colour, label=label)
+            axes.set(title=f"{algorithm}: {title}")
+    for axes in figure.axes[2:]:
+        axes.set_xlabel("thousand steps")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
     return figure
 
