@@ -15,7 +15,7 @@ import toys
 from implicitq import algorithms, configs, hindsight
 from implicitq.commands.main import run
 from implicitq.events import Measured
-from implicitq.hindsight import compare, soft_returns
+from implicitq.hindsight import compare, range_of_returns, soft_returns
 from implicitq.learner import Learner
 from implicitq.replay import Episode, Replay
 from implicitq.runs.metrics import first_implausible, read_metrics
@@ -46,6 +46,16 @@ def test_returns_add_up_as_targets_of_n_steps_do(length, n_step):
     rewards, first, later = generator.normal(size=(3, length))
     found = soft_returns(rewards, first, later, 2.5, GAMMA, n_step)
     np.testing.assert_allclose(found, defined(rewards, first, later, 2.5, n_step))
+
+
+def test_the_range_of_returns_by_hand():
+    """One episode terminates; the other is cut, and taken to go on with the mean of its rewards."""
+    nothing = np.zeros((3, 1))
+    ended = Episode(nothing, nothing, np.array([1.0, -2.0]), True, None)
+    cut = Episode(nothing, nothing, np.array([3.0, 1.0]), False, None)
+    returns = [1 - 0.9 * 2, -2.0, 3 + 0.9 * (1 + 0.9 * 20), 1 + 0.9 * 20]
+    spread = np.std(returns)
+    assert range_of_returns([ended, cut], GAMMA) == pytest.approx((-2.0 - spread, returns[2] + spread))
 
 
 def filled(ends: str, rows: int = 100) -> Replay:

@@ -67,6 +67,22 @@ def compare(
     return dict(zip(METRICS, found, strict=True))
 
 
+def range_of_returns(episodes: Sequence[Episode], discount: float) -> tuple[float, float]:
+    """The least and the greatest discounted return of rewards in any state, and a standard deviation beyond both.
+
+    An episode that a time limit cut is taken to go on as in its last 1 / (1 - discount) steps.
+    """
+    found = []
+    for episode in episodes:
+        recent = episode.rewards[-round(1 / (1 - discount)) :]
+        end = 0.0 if episode.terminated else float(np.mean(recent)) / (1 - discount)
+        nothing = np.zeros(len(episode.rewards))
+        found.append(soft_returns(episode.rewards, nothing, nothing, end, discount))
+    returns = np.concatenate(found)
+    spread = float(returns.std())
+    return float(returns.min()) - spread, float(returns.max()) + spread
+
+
 def soft_returns(rewards: Array, first: Array, later: Array, end: float, discount: float, n_step: int = 1) -> Array:
     """The return that followed every step of an episode, as n-step targets add it up: [L].
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from implicitq import equations, memory, networks
 from implicitq.algorithms import Algorithm
+from implicitq.algorithms.base import Seen
 from implicitq.configs import Config
 from implicitq.devices import Device
 from implicitq.normalization import Normalizer
@@ -340,11 +341,11 @@ class Learner:
         """Whether `calibrate` does anything."""
         return self._algorithm.calibrate is not None
 
-    def calibrate(self, overestimation: float) -> None:
+    def calibrate(self, seen: Seen) -> None:
         """Learn from episodes that have ended, as `Calibrate` has it."""
         if self._algorithm.calibrate is not None:
             state: LearnerState = jax.tree.unflatten(self._structure, self._unpacked())
-            moved = state._replace(algorithm=self._algorithm.calibrate(state.algorithm, overestimation))
+            moved = state._replace(algorithm=self._algorithm.calibrate(state.algorithm, seen))
             self.packed = _packed(self._packing, jax.tree.leaves(moved), self._device)
 
     def take_metrics(self) -> dict[str, float]:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicitq import algorithms, hindsight, memory
+from implicitq.algorithms.base import Seen
 from implicitq.configs import Config
 from implicitq.devices import find_device
 from implicitq.envs import spaces, statistics
@@ -262,11 +263,14 @@ class Trainer:
 
     def _calibrate(self) -> None:
         """Tell the learner how far its values were off. Apart from the metrics, so that logging changes nothing."""
-        found, self._calibrated = self._compare_values(self._calibrated)
+        since = self._calibrated
+        found, self._calibrated = self._compare_values(since)
         overestimation, spread = (found[name] for name in hindsight.METRICS)
         learnt = self.step > self.config.min_replay
         if learnt and spread > 0:  # not so for nan, where no episode has ended
-            self.learner.calibrate(overestimation / spread)
+            episodes, _ = self.replay.episodes(since)
+            seen = hindsight.range_of_returns(episodes, self.config.discount)
+            self.learner.calibrate(Seen(overestimation / spread, *seen))
 
     def _check_finite(self, observations: Array, rewards: Array | None) -> None:
         """Refuse what would poison the replay; `rewards` is None after a reset."""

@@ -14,6 +14,7 @@ import implicitq
 import toys
 from implicitq import train
 from implicitq.algorithms import ensemble, iq
+from implicitq.algorithms.base import Seen
 from implicitq.algorithms.implicit import log_policy
 from implicitq.configs import IQConfig, resolve
 from implicitq.policies.multicategorical import Multicategorical
@@ -200,11 +201,40 @@ def test_centring_adds_the_wanted_entropy_of_all_dimensions_to_ln_pi():
 def test_pessimism_follows_overestimation(overestimation, expected):
     algorithm = iq.build(config(calibration=0.2), BOX)
     assert algorithm.calibrate is not None
-    state = algorithm.calibrate(algorithm.init(KEY), overestimation)
+    seen = Seen(overestimation, -1.0, 1.0)
+    state = algorithm.calibrate(algorithm.init(KEY), seen)
     assert float(state.online.pessimism) == pytest.approx(expected)
     for _ in range(30):
-        state = algorithm.calibrate(state, overestimation)
+        state = algorithm.calibrate(state, seen)
     assert float(state.online.pessimism) == pytest.approx(4.0 if overestimation > 0 else 0.0)
+
+
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_values_in_targets_stay_within_what_was_seen(batch_norm):
+    """Bounded to zero, the next value is nothing: the loss is that of a batch whose transitions all terminate."""
+    settings = config(calibration=0.2, bound_values=True, batch_norm=batch_norm)
+    algorithm, given = iq.build(settings, BOX), batch(BOX)
+    assert algorithm.calibrate is not None
+    fresh = algorithm.init(KEY)
+
+    def error(state, batch):
+        return float(ensemble.loss(state.online, state.target, batch, settings, KEY).error)
+
+    terminal = given._replace(discount=np.zeros_like(given.discount))
+    assert error(fresh, given) != pytest.approx(error(fresh, terminal))  # nothing was seen yet, nothing is bounded
+    nowhere = algorithm.calibrate(fresh, Seen(0.0, 0.0, 0.0))
+    assert error(nowhere, given) == pytest.approx(error(nowhere, terminal))
+    wide = algorithm.calibrate(fresh, Seen(0.0, -1e3, 1e3))
+    assert error(wide, given) == pytest.approx(error(fresh, given))
+
+
+def test_bounds_of_values_grow_and_never_shrink():
+    algorithm = iq.build(config(calibration=0.2, bound_values=True), BOX)
+    assert algorithm.calibrate is not None
+    state = algorithm.init(KEY)
+    for lowest, highest, expected in ((1.0, 2.0, (1, 2)), (-3.0, 1.0, (-3, 2)), (0.0, 5.0, (-3, 5))):
+        state = algorithm.calibrate(state, Seen(0.0, lowest, highest))
+        assert tuple(map(float, state.online.bounds)) == expected
 
 
 def test_updates_leave_pessimism_as_it_is():
@@ -251,12 +281,14 @@ def test_what_cannot_be_an_ensemble_is_refused():
         config(members=1, calibration=0.2)
     with pytest.raises(InputError, match="calibration must be a number above 0 and up to 10, or None, got 0"):
         config(calibration=0)
+    with pytest.raises(InputError, match="bound_values must be False without calibration"):
+        config(bound_values=True)
 
 
 def test_an_ensemble_is_saved_and_goes_on_exactly(small, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "_CALIBRATE_EVERY", 25)
     settings = {**small, "members": 2, "temperature": "auto", "log_policy": "centred", "batch_norm": True}
-    settings["calibration"] = 0.3
+    settings |= {"calibration": 0.3, "bound_values": True}
     whole = implicitq.make("iq", toys.Toy, **settings).learn(out=tmp_path / "whole")
     stopped = implicitq.make("iq", toys.Toy, **settings)
     stopped.learn(out=tmp_path / "stopped", listeners=[lambda event: event.step < 70])

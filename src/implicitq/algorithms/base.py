@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,16 @@ def global_norm(tree: PyTree) -> jax.Array:
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
 
 
-Calibrate = Callable[[Any, float], Any]
-"""A state, and V(s) less the return that followed, in standard deviations of such returns -> the state."""
+class Seen(NamedTuple):
+    """What episodes that have ended say of the values in their states."""
+
+    overestimation: float  # V(s) less the return that followed, in standard deviations of such returns
+    lowest: float  # of the discounted returns of rewards, and one standard deviation less
+    highest: float  # and one more
+
+
+Calibrate = Callable[[Any, Seen], Any]
+"""A state, and what was seen of its values -> the state."""
 
 
 class Algorithm(Protocol):

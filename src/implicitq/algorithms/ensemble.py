@@ -27,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from implicitq import equations, policies
+from implicitq.algorithms.base import Seen
 from implicitq.algorithms.implicit import (
     ImplicitAlgorithm,
     ImplicitState,
@@ -84,11 +85,12 @@ class Member(eqx.Module):
 
 
 class Ensemble(NamedTuple):
-    """All members; ln T and kappa where they are learnt."""
+    """All members; ln T, kappa and the bounds of values where they are learnt."""
 
     members: tuple[Member, ...]
     log_temperature: jax.Array | None = None
     pessimism: jax.Array | None = None  # kappa
+    bounds: jax.Array | None = None  # [2], of values in targets; the first above the second where nothing was seen yet
 
     @property
     def policy(self) -> Policy:
@@ -139,6 +141,9 @@ def loss(
         after = target.answers(batch.next_observation, temperature, batch.next_mask)
     pessimism = 1.0 if online.pessimism is None else jax.lax.stop_gradient(online.pessimism)
     _, next_value = pool(after, temperature, pessimism)
+    if online.bounds is not None:
+        lowest, highest = jax.lax.stop_gradient(online.bounds)
+        next_value = jnp.where(lowest <= highest, jnp.clip(next_value, lowest, highest), next_value)
     log_before = log_policy(before, batch.action, online.policy, config, batch.mask)
     bonus = equations.munchausen_bonus(log_before, weights.alpha, temperature, config.munchausen_clip)
     goal = equations.target(batch.reward, bonus, batch.discount, next_value)
@@ -189,20 +194,30 @@ def _q(
 
 def targets(online: Ensemble, config: IQConfig) -> Ensemble | None:
     """A copy of every member; none with batch normalisation."""
-    return None if config.batch_norm else online._replace(log_temperature=None, pessimism=None)
+    return None if config.batch_norm else online._replace(log_temperature=None, pessimism=None, bounds=None)
 
 
 def networks(config: IQConfig, spec: Spec, key: jax.Array) -> Ensemble:
     keys = jax.random.split(key, config.members)
     pessimism = None if config.calibration is None else jnp.ones(())
-    return Ensemble(tuple(Member(config, spec, each) for each in keys), first_log_temperature(config), pessimism)
+    bounds = jnp.array([1, -1]) * jnp.finfo(jnp.float32).max if config.bound_values else None
+    members = tuple(Member(config, spec, each) for each in keys)
+    return Ensemble(members, first_log_temperature(config), pessimism, bounds)
 
 
-def calibrate(state: ImplicitState, overestimation: float, rate: float) -> ImplicitState:
-    """kappa + rate clip(overestimation, -1, 1): it rises where V was above what followed, and falls where below."""
+def calibrate(state: ImplicitState, seen: Seen, rate: float) -> ImplicitState:
+    """kappa + rate clip(overestimation, -1, 1): it rises where V was above what followed, and falls where below.
+
+    Bounds grow with what is seen, and never shrink.
+    """
     online: Any = state.online
-    step = rate * float(np.clip(overestimation, -1, 1))
-    return state._replace(online=online._replace(pessimism=jnp.clip(online.pessimism + step, 0.0, _MOST_PESSIMISM)))
+    step = rate * float(np.clip(seen.overestimation, -1, 1))
+    online = online._replace(pessimism=jnp.clip(online.pessimism + step, 0.0, _MOST_PESSIMISM))
+    if online.bounds is not None:
+        lowest, highest = online.bounds
+        bounds = jnp.stack([jnp.minimum(lowest, seen.lowest), jnp.maximum(highest, seen.highest)])
+        online = online._replace(bounds=bounds)
+    return state._replace(online=online)
 
 
 def build(config: IQConfig, spec: Spec) -> ImplicitAlgorithm:

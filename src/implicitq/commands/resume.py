@@ -72,8 +72,8 @@ def run(arguments: list[str]) -> int:
         agent.close()
         if options.steps is not None:
             raise InputError(
-                f"--steps is the new total and must be more than the {agent.step:,} that {options.directory} has behind "
-                f"it, got {options.steps:,}"
+                f"--steps is the new total and must be more than the {agent.step:,} that {options.directory} has, "
+                f"got {options.steps:,}"
             )
         raise InputError(
             f"{options.directory} is finished at step {agent.step:,}; to train on, give --steps with more than that"
