@@ -4,6 +4,7 @@ import json
 import time
 
 import gymnasium as gym
+import jax
 import numpy as np
 import pytest
 
@@ -98,7 +99,10 @@ def test_an_update_is_compared_with_what_the_machine_can_do():
     config = resolve("iq", "Pendulum-v1", **TINY)
     found = updates.measure_updates(config, Spec(3, 1, None), repeats=1)
     assert found["fraction_of_sgemm"] == pytest.approx(found["gflop_per_second"] / found["sgemm_gflop_per_second"])
-    assert found["adam_ms"]["fastest"] > 0
+    inputs, width = 3, 8
+    weights = [inputs * width + width + (width + 1) * outputs for outputs in (config.bins, 1)]  # policy, value
+    arrays = jax.tree.leaves(updates.trained_numbers(config, Spec(3, 1, None)))
+    assert sum(array.size for array in arrays) == sum(weights)
     assert 0 < found["fraction_of_sgemm"] < 0.5  # a tiny network has little for a processor to do
     assert found["updates_per_second"] == pytest.approx(1e3 / found["update_ms"]["median"])
 

@@ -23,7 +23,7 @@ from implicitq.envs.vector import Step, TrainingEnvironments
 from implicitq.evaluate import Evaluator
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Ticked
 from implicitq.learner import REQUESTS, Draw, Learner, Request
-from implicitq.replay import Replay
+from implicitq.replay import Episode, Replay
 from implicitq.types import Array, Evaluation, InputError
 
 _LARGEST = float(np.finfo(np.float32).max)  # that the replay can hold
@@ -232,8 +232,8 @@ class Trainer:
         if RESTARTS in self.metric_names:
             row[RESTARTS] = self.envs.restarts
         row |= {name: learnt.get(name, np.nan) for name in self.learner.metric_names}
-        compared, self._compared = self._compare_values(self._compared)
-        row |= compared
+        ended, self._compared = self._ended(self._compared)
+        row |= self._compare_values(ended)
         return row | {hindsight.PLAUSIBLE: self._plausible_value(row)}
 
     def _plausible_value(self, row: dict[str, float]) -> float:
@@ -253,24 +253,26 @@ class Trainer:
             )
         return plausible
 
-    def _compare_values(self, since: Array) -> tuple[dict[str, float], Array]:
-        """Values against what followed, of the episodes that have ended since these rows; and the newest rows."""
+    def _ended(self, since: Array) -> tuple[list[Episode], Array]:
+        """Episodes that have ended since these rows, none before anything was learnt; and the newest rows."""
         episodes, now = self.replay.episodes(since)
-        if self.step < self.config.min_replay:
-            episodes = []  # nothing was learnt yet
+        return [] if self.step < self.config.min_replay else episodes, now
+
+    def _compare_values(self, episodes: list[Episode]) -> dict[str, float]:
+        """Values against what followed."""
         actor, config = self.learner.newest, self.config
-        return hindsight.compare(episodes, actor.value, actor.regularization, config.discount, config.n_step), now
+        return hindsight.compare(episodes, actor.value, actor.regularization, config.discount, config.n_step)
 
     def _calibrate(self) -> None:
         """Tell the learner how far its values were off. Apart from the metrics, so that logging changes nothing."""
-        since = self._calibrated
-        found, self._calibrated = self._compare_values(since)
+        ended, self._calibrated = self._ended(self._calibrated)
+        found = self._compare_values(ended)
         overestimation, spread = (found[name] for name in hindsight.METRICS)
         learnt = self.step > self.config.min_replay
         if learnt and spread > 0:  # not so for nan, where no episode has ended
-            episodes, _ = self.replay.episodes(since)
-            seen = hindsight.range_of_returns(episodes, self.config.discount)
-            self.learner.calibrate(Seen(overestimation / spread, *seen))
+            self.learner.calibrate(
+                Seen(overestimation / spread, *hindsight.range_of_returns(ended, self.config.discount))
+            )
 
     def _check_finite(self, observations: Array, rewards: Array | None) -> None:
         """Refuse what would poison the replay; `rewards` is None after a reset."""

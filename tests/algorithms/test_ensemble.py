@@ -25,6 +25,7 @@ KEY = jax.random.key(0)
 T = 0.3
 BOX = Spec(observation_size=3, action_dimensions=2, categories=None)
 UNEVEN = Spec(observation_size=3, action_dimensions=2, categories=(2, 3))
+BOUNDED = {"calibration": 0.2, "bound_values": True, "log_policy": "centred", "temperature": "auto"}
 
 
 def config(**values) -> IQConfig:
@@ -212,7 +213,7 @@ def test_pessimism_follows_overestimation(overestimation, expected):
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_values_in_targets_stay_within_what_was_seen(batch_norm):
     """Bounded to zero, the next value is nothing: the loss is that of a batch whose transitions all terminate."""
-    settings = config(calibration=0.2, bound_values=True, batch_norm=batch_norm)
+    settings = config(**BOUNDED, batch_norm=batch_norm)
     algorithm, given = iq.build(settings, BOX), batch(BOX)
     assert algorithm.calibrate is not None
     fresh = algorithm.init(KEY)
@@ -229,7 +230,7 @@ def test_values_in_targets_stay_within_what_was_seen(batch_norm):
 
 
 def test_bounds_of_values_grow_and_never_shrink():
-    algorithm = iq.build(config(calibration=0.2, bound_values=True), BOX)
+    algorithm = iq.build(config(**BOUNDED), BOX)
     assert algorithm.calibrate is not None
     state = algorithm.init(KEY)
     for lowest, highest, expected in ((1.0, 2.0, (1, 2)), (-3.0, 1.0, (-3, 2)), (0.0, 5.0, (-3, 5))):
@@ -281,8 +282,10 @@ def test_what_cannot_be_an_ensemble_is_refused():
         config(members=1, calibration=0.2)
     with pytest.raises(InputError, match="calibration must be a number above 0 and up to 10, or None, got 0"):
         config(calibration=0)
-    with pytest.raises(InputError, match="bound_values must be False without calibration"):
+    with pytest.raises(InputError, match="calibration must be a number with bound_values, for finished episodes"):
         config(bound_values=True)
+    with pytest.raises(InputError, match="log_policy must be 'centred' with bound_values"):
+        config(bound_values=True, calibration=0.2)
 
 
 def test_an_ensemble_is_saved_and_goes_on_exactly(small, tmp_path, monkeypatch):

@@ -1,8 +1,9 @@
 """Updates by algorithm and task, beside what the machine could do at best.
 
-Their floating-point operations are counted from the shapes in the traced update, 2 m n k for [m, k] @ [k, n], and the
-rate of a large product on the same threads, in the same minutes, says how long they would take if nothing else did.
-Adam, which reads and writes every parameter and its moments, is measured by itself.
+The products of matrices are most of an update. Their floating-point operations are counted from the shapes in the
+traced update, 2 m n k for [m, k] @ [k, n], and the rate of a large product on the same threads, in the same minutes,
+says how long they would take if nothing else did. Adam, which reads and writes every parameter and its moments, is
+measured by itself.
 """
 
 from __future__ import annotations
@@ -128,9 +129,7 @@ def large_products() -> dict[str, Callable[[], Any]]:
 
 def adam_step(config: Config, spec: Spec) -> Callable[[], Any]:
     """A step of Adam on all that an update trains, in place, and nothing else."""
-    state = algorithms.build(config, spec).init(jax.random.key(0))
-    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, optax.ScaleByAdamState))
-    numbers = [leaf.mu for leaf in leaves if isinstance(leaf, optax.ScaleByAdamState)]
+    numbers = trained_numbers(config, spec)
     adam = optax.adam(config.learning_rate)
     gradient = jax.tree.map(jnp.ones_like, numbers)
     held = [jax.tree.map(jnp.copy, numbers), adam.init(numbers)]
@@ -145,6 +144,13 @@ def adam_step(config: Config, spec: Spec) -> Callable[[], Any]:
         jax.block_until_ready(held)
 
     return run
+
+
+def trained_numbers(config: Config, spec: Spec) -> list[Any]:
+    """Arrays of zeros like all that Adam changes: its first moments, before any step."""
+    state = algorithms.build(config, spec).init(jax.random.key(0))
+    leaves = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, optax.ScaleByAdamState))
+    return [leaf.mu for leaf in leaves if isinstance(leaf, optax.ScaleByAdamState)]
 
 
 def products(config: Config, spec: Spec, batch: Transition[Any]) -> int:

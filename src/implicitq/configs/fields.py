@@ -230,7 +230,7 @@ class IQConfig(ImplicitConfig):
 
     members: int = 1  # Networks whose mean is the Q-value, each with a policy and a value; 1: as in the paper.
     calibration: float | None = None  # How fast pessimism follows overestimation, per 1,000 steps; None: it stays 1.
-    bound_values: bool = False  # Values in targets stay within the returns of finished episodes; needs calibration.
+    bound_values: bool = False  # Values in targets stay within returns of finished episodes (calibrated and centred).
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -244,8 +244,14 @@ class IQConfig(ImplicitConfig):
         if self.calibration is not None:
             require(self, "calibration", 0 < self.calibration <= 10, "a number above 0 and up to 10, or None")
             require(self, "calibration", self.members > 1, "None with one member, which has nobody to disagree with")
-        looks = self.calibration is not None or not self.bound_values
-        require(self, "bound_values", looks, "False without calibration, which looks at finished episodes")
+        if self.bound_values:
+            require(
+                self, "calibration", self.calibration is not None, "a number with bound_values, for finished episodes"
+            )
+            rewards_alone = self.log_policy == "centred"
+            require(
+                self, "log_policy", rewards_alone, "'centred' with bound_values: else V holds entropy beside rewards"
+            )
 
 
 @dataclass(frozen=True)
