@@ -45,6 +45,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
             "members": 2,
             "calibration": 0.2,
             "bound_values": True,
+            "learning_rate_decay": 10_000,
             "n_step": 3,
             "batch_size": 256,
             "log_policy": "centred",
