@@ -91,10 +91,9 @@ _WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of iq-auto: each 
     {"n_step": 1},
     {"batch_size": 128},
     {"alpha": 0.9},
-    {"learning_rate_decay": None},
-    {"learning_rate": 3e-4, "learning_rate_decay": None},
+    {"learning_rate": 3e-4},
     {"adam_b1": 0.9},
-    {"temperature_learning_rate": None},
+    {"temperature_learning_rate": 3e-3},
     {"actor_average": None},
     {"warmup": "policy"},
 )
