@@ -96,7 +96,10 @@ _SMALL = {"hidden": (256, 256), "min_replay": 1_000, "eval_every": 1_000, "check
 _SLOW_IQ = {name: {"learning_rate": 3e-5} for name in ("iq", "miq")}
 _ADROIT = {"iq": {"temperature": 0.001}, "miq": {"temperature": 0.01}, "sac": {"learning_rate": 3e-5}}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "Pendulum": {"*": {**_SMALL, "steps": 10_000}, "iq-auto": {"updates_per_step": 2}},  # it needs some 12,000 updates
+    "Pendulum": {  # few steps: two updates in each, and a temperature that is found within a thousand of them
+        "*": {**_SMALL, "steps": 10_000},
+        "iq-auto": {"updates_per_step": 2, "temperature_learning_rate": 3e-3},
+    },
     "CartPole": {"*": {**_SMALL, "steps": 10_000}},
     "InvertedPendulum": {"*": {**_SMALL, "steps": 10_000}},
     "Acrobot": {"*": {**_SMALL, "steps": 20_000}},
