@@ -4,11 +4,13 @@ from functools import partial
 
 import gymnasium as gym
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import implicitq
 from implicitq import algorithms, configs
+from implicitq.algorithms.base import adam
 from implicitq.configs import ALGORITHMS
 from implicitq.envs import spaces
 from implicitq.events import Measured
@@ -153,3 +155,22 @@ def test_no_two_arrays_of_a_state_are_one(algorithm, kind):
     state = algorithms.build(configs.resolve(algorithm, "some-task", hidden=(4,)), spec).init(jax.random.key(0))
     pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(state)]
     assert len(set(pointers)) == len(pointers)
+
+
+@pytest.mark.parametrize("algorithm", ["iq", "sac", "dqn"])
+def test_the_step_size_falls_with_the_root_of_the_updates(algorithm):
+    env = "CartPole-v1" if algorithm == "dqn" else "Pendulum-v1"
+    config = configs.resolve(algorithm, env, learning_rate=0.01, learning_rate_decay=4)
+    for rate, first in ((None, 0.01), (0.1, 0.1)):
+        optimizer = adam(config, rate)
+        state = optimizer.init(jnp.zeros(()))
+        steps = []
+        for _ in range(13):  # of one constant gradient, where every step of Adam is as long as its rate
+            step, state = optimizer.update(jnp.ones(()), state)
+            steps.append(-float(step))
+        np.testing.assert_allclose([steps[0], steps[4], steps[12]], [first, first / 2**0.5, first / 2], rtol=1e-4)
+
+
+def test_a_decay_is_a_whole_number():
+    with pytest.raises(implicitq.InputError, match="learning_rate_decay must be a whole number from 1, or None, got 0"):
+        configs.resolve("iq", "Pendulum-v1", learning_rate_decay=0)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
+from implicitq.configs import Config
 from implicitq.types import PyTree, Transition
+
+if TYPE_CHECKING:
+    import optax
 
 Metrics = dict[str, jax.Array]
 
@@ -16,6 +20,16 @@ Metrics = dict[str, jax.Array]
 def global_norm(tree: PyTree) -> jax.Array:
     """Root of the sum of squares of all arrays."""
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)))
+
+
+def adam(config: Config, rate: float | None = None, b1: float = 0.9) -> optax.GradientTransformation:
+    """Adam, at `learning_rate` or at a rate of its own; both fall as 1 / sqrt(1 + updates / learning_rate_decay)."""
+    import optax  # here, so that a policy can be loaded and act without it
+
+    first, decay = config.learning_rate if rate is None else rate, config.learning_rate_decay
+    if decay is None:
+        return optax.adam(first, b1=b1)
+    return optax.adam(lambda updates: first / jnp.sqrt(1 + updates / decay), b1=b1)
 
 
 class Seen(NamedTuple):

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from implicitq import equations
-from implicitq.algorithms.base import Metrics, global_norm
+from implicitq.algorithms.base import Metrics, adam, global_norm
 from implicitq.configs import DQNConfig
 from implicitq.networks import Network, network_for
 from implicitq.types import PyTree, Spec, Transition
@@ -99,12 +99,12 @@ class DQN:
         return self.start(self.fresh_actor(key))
 
     def start(self, actor: PyTree) -> DQNState:
-        return DQNState(actor, jax.tree.map(jnp.copy, actor), self._optimizer().init(actor))
+        return DQNState(actor, jax.tree.map(jnp.copy, actor), adam(self.config).init(actor))
 
     def update(self, state: DQNState, batch: Transition[jax.Array], key: jax.Array) -> tuple[DQNState, Metrics]:
         """One step of Adam on the loss, then the Polyak step of the target."""
         gradient, metrics = jax.grad(loss, has_aux=True)(state.online, state.target, batch, self.config)
-        step, optimizer = self._optimizer().update(gradient, state.optimizer)
+        step, optimizer = adam(self.config).update(gradient, state.optimizer)
         online = eqx.apply_updates(state.online, step)
         target = equations.polyak(state.target, online, self.config.target_update)
         metrics |= {"td_error": jnp.sqrt(metrics["loss"]), "gradient_norm": global_norm(gradient)}
@@ -161,8 +161,3 @@ class DQN:
             return jnp.log((1 - epsilon) * policy + epsilon / self._actions)
         allowed = mask[:, 0]
         return jnp.log((1 - epsilon) * policy + epsilon * allowed / jnp.sum(allowed, axis=1, keepdims=True))
-
-    def _optimizer(self) -> optax.GradientTransformation:
-        import optax  # here, so that a policy can be loaded and act without it
-
-        return optax.adam(self.config.learning_rate)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from implicitq import equations, policies
-from implicitq.algorithms.base import Calibrate, Metrics, global_norm
+from implicitq.algorithms.base import Calibrate, Metrics, adam, global_norm
 from implicitq.configs import ImplicitConfig, Weights
 from implicitq.networks import StateValue
 from implicitq.normalization import trained
@@ -311,15 +311,15 @@ class ImplicitAlgorithm:
         return weights_of(actor.log_temperature, self.config).temperature
 
     def _optimizer(self) -> optax.GradientTransformation:
+        optimizer = adam(self.config, b1=self.config.adam_b1)
+        if self.config.temperature != "auto" or self.config.temperature_learning_rate is None:
+            return optimizer
         import optax  # here, so that a policy can be loaded and act without it
 
-        adam = optax.adam(self.config.learning_rate, b1=self.config.adam_b1)
-        if self.config.temperature != "auto" or self.config.temperature_learning_rate is None:
-            return adam
         # Adam's steps are proportional to the learning rate, so another one for ln T is a factor on its step.
         faster = self.config.temperature_learning_rate / self.config.learning_rate
 
         def hasten(step: PyTree, _: PyTree) -> PyTree:
             return step._replace(log_temperature=faster * step.log_temperature)
 
-        return optax.chain(adam, optax.stateless(hasten))
+        return optax.chain(optimizer, optax.stateless(hasten))

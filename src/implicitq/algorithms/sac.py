@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from implicitq import equations
-from implicitq.algorithms.base import Metrics, global_norm
+from implicitq.algorithms.base import Metrics, adam, global_norm
 from implicitq.configs import SACConfig
 from implicitq.networks import TwinActionValue
 from implicitq.policies.tanh_gaussian import TanhGaussianPolicy
@@ -110,7 +110,7 @@ class SAC:
         return self.start(self.fresh_actor(key))
 
     def start(self, actor: PyTree) -> SACState:
-        optimizers = Optimizers(*(_adam(self.config.learning_rate).init(part) for part in actor))
+        optimizers = Optimizers(*(adam(self.config).init(part) for part in actor))
         return SACState(actor, jax.tree.map(jnp.copy, actor.critics), optimizers)
 
     def update(self, state: SACState, batch: Transition[jax.Array], key: jax.Array) -> tuple[SACState, Metrics]:
@@ -196,11 +196,5 @@ class SAC:
     def _step(
         self, network: PyTree, gradient: PyTree, optimizer: optax.OptState, rate: float
     ) -> tuple[PyTree, optax.OptState]:
-        step, optimizer = _adam(rate).update(gradient, optimizer)
+        step, optimizer = adam(self.config, rate).update(gradient, optimizer)
         return eqx.apply_updates(network, step), optimizer
-
-
-def _adam(rate: float) -> optax.GradientTransformation:
-    import optax  # here, so that a policy can be loaded and act without it
-
-    return optax.adam(rate)

@@ -26,6 +26,7 @@ class Config:
     discount: float = 0.99  # gamma: how much a reward counts that comes one step later.
     target_update: float = 0.05  # lambda: target <- (1 - lambda) target + lambda online, after every update.
     learning_rate: float = 3e-4  # Step size of Adam.
+    learning_rate_decay: int | None = None  # The step size falls as 1 / sqrt(1 + updates / this); None: it stays.
     batch_size: int = 256  # |B_t|: transitions per update.
     replay_size: int = 1_000_000  # |B|: rows of the FIFO replay, over all environments.
     min_replay: int = 10_000  # Steps collected before the first update.
@@ -63,6 +64,8 @@ class Config:
         require(self, "discount", 0 <= self.discount < 1, "a number in [0, 1)")
         require(self, "target_update", 0 < self.target_update <= 1, "a number in (0, 1]")
         require(self, "learning_rate", 0 < self.learning_rate < math.inf, "a positive number")
+        decay = self.learning_rate_decay
+        require(self, "learning_rate_decay", decay is None or 1 <= decay < 2**31, "a whole number from 1, or None")
         average = self.actor_average
         require(self, "actor_average", average is None or 0 < average <= 1, "a number in (0, 1] or None")
         good = len(self.hidden) <= 64 and all(units >= 1 for units in self.hidden)

@@ -31,6 +31,7 @@ _ADAPTIVE = {
     "n_step": 5,
     "learning_rate": 1e-3,
     "adam_b1": 0.5,
+    "temperature_learning_rate": 3e-3,
     "actor_average": 1e-3,
     "min_replay": 5_000,
     "warmup": "uniform",
@@ -44,6 +45,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
             "members": 2,
             "calibration": 0.2,
             "bound_values": True,
+            "learning_rate_decay": 10_000,
             "n_step": 3,
             "batch_size": 256,
             "log_policy": "centred",
@@ -78,14 +80,7 @@ KNOWN: dict[str, AlgorithmEntry] = {
     **ALGORITHMS,
     "miq-auto": AlgorithmEntry(
         IQConfig,
-        {
-            **_ADAPTIVE,
-            "softmax": "scaled",
-            "log_policy": "density",
-            "n_step_target": "soft",
-            "batch_size": 128,
-            "temperature_learning_rate": 3e-3,
-        },
+        {**_ADAPTIVE, "softmax": "scaled", "log_policy": "density", "n_step_target": "soft", "batch_size": 128},
         "learnt temperature, one network with batch normalisation and log-densities",
     ),
 }
@@ -96,9 +91,9 @@ _SMALL = {"hidden": (256, 256), "min_replay": 1_000, "eval_every": 1_000, "check
 _SLOW_IQ = {name: {"learning_rate": 3e-5} for name in ("iq", "miq")}
 _ADROIT = {"iq": {"temperature": 0.001}, "miq": {"temperature": 0.01}, "sac": {"learning_rate": 3e-5}}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "Pendulum": {  # few steps: two updates in each, and a temperature that is found within a thousand of them
+    "Pendulum": {  # few steps: two updates in each, none of them small
         "*": {**_SMALL, "steps": 10_000},
-        "iq-auto": {"updates_per_step": 2, "temperature_learning_rate": 3e-3},
+        "iq-auto": {"steps": 15_000, "updates_per_step": 2, "learning_rate_decay": None},
     },
     "CartPole": {"*": {**_SMALL, "steps": 10_000}},
     "InvertedPendulum": {"*": {**_SMALL, "steps": 10_000}},

@@ -76,7 +76,8 @@ LEARNING_RATES = (3e-4, 3e-5)
 BINS = (3, 5, 7, 11, 15)
 _ALPHA = 0.9
 _SHARED = {  # SAC can take these ingredients of iq-auto too
-    name: configs.ALGORITHMS["iq-auto"].values[name] for name in ("n_step", "batch_size", "actor_average")
+    name: configs.ALGORITHMS["iq-auto"].values[name]
+    for name in ("n_step", "batch_size", "actor_average", "learning_rate_decay")
 }
 _WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of iq-auto: each taken away, or as the paper has it
     {"members": 1, "calibration": None, "bound_values": False},
@@ -91,9 +92,10 @@ _WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of iq-auto: each 
     {"n_step": 1},
     {"batch_size": 128},
     {"alpha": 0.9},
-    {"learning_rate": 3e-4},
+    {"learning_rate_decay": None},
+    {"learning_rate": 3e-4, "learning_rate_decay": None},
     {"adam_b1": 0.9},
-    {"temperature_learning_rate": 3e-3},
+    {"temperature_learning_rate": None},
     {"actor_average": None},
     {"warmup": "policy"},
 )
