@@ -18,11 +18,11 @@ SOURCES = sorted(ROOT.rglob("*.py"))
 # A file may import from the folders and modules on lines above its own, and on its own.
 LAYERS = [
     {"types"},
-    {"validation", "memory", "compilation"},
+    {"validation", "machine", "compilation"},
     {"configs"},
     {"events"},
     {"callbacks"},
-    {"equations", "networks", "normalization", "devices", "packing"},
+    {"equations", "networks", "normalization", "packing"},
     {"policies"},
     {"algorithms"},
     {"learner", "envs", "replay"},
@@ -172,11 +172,11 @@ def test_nothing_that_runs_code_from_files_is_used():
 
 def test_help_configs_reports_and_theory_need_no_jax():
     modules = [
+        "machine",
         "configs",
         "runs.layout",
         "runs.curve",
-        "runs.overview",
-        "runs.metrics",
+        "runs.logs",
         "runs.hub",
         "card",
         "tuning.space",

@@ -70,7 +70,7 @@ def test_compiled_functions_run_at_once_where_there_is_one_processor():
 import os
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 import jax
-from implicitq.devices import find_device
+from implicitq.machine import find_device
 find_device(None)
 given = jax.numpy.eye(256).block_until_ready()
 long = jax.jit(lambda x: jax.lax.fori_loop(0, 300, lambda _, y: y @ x, x)).lower(given).compile()

@@ -18,7 +18,7 @@ from implicitq.events import Measured
 from implicitq.hindsight import compare, range_of_returns, soft_returns
 from implicitq.learner import Learner
 from implicitq.replay import Episode, Replay
-from implicitq.runs.metrics import first_implausible, read_metrics
+from implicitq.runs.logs import first_implausible, read_metrics
 from implicitq.types import Spec, Transition
 
 GAMMA = 0.9

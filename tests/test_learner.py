@@ -11,10 +11,10 @@ import pytest
 
 import implicitq
 import toys
-from implicitq import algorithms, configs, memory
+from implicitq import algorithms, configs, machine
 from implicitq.commands import main as cli
 from implicitq.learner import Actor, Stored, load_actor
-from implicitq.memory import Memory
+from implicitq.machine import Memory
 from implicitq.packing import Packing
 from implicitq.types import InputError, Spec
 
@@ -196,7 +196,7 @@ def test_a_file_from_before_a_field_existed_means_the_fields_default():
 
 @pytest.fixture
 def small_machine(monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda: Memory(machine=8 * 10**9, limit=10**9, free=3 * 10**8))
+    monkeypatch.setattr(machine, "available", lambda: Memory(machine=8 * 10**9, limit=10**9, free=3 * 10**8))
 
 
 def test_a_replay_beyond_all_memory_is_refused_in_a_sentence(small_machine, capsys):
@@ -221,13 +221,13 @@ def test_networks_beyond_all_memory_are_refused_in_a_sentence(small_machine, sma
 
 
 def test_the_limit_of_a_container_counts(tmp_path, monkeypatch):
-    found = memory.available()
+    found = machine.available()
     assert found is not None
     assert 0 < found.free <= found.limit <= found.machine
     (tmp_path / "memory.max").write_text("5000000\n")
     (tmp_path / "memory.current").write_text("3000000\n")
     kinds = dict.fromkeys(("", "memory"), (tmp_path, "memory.max", "memory.current"))
-    monkeypatch.setattr(memory, "_KINDS", kinds)
-    assert memory.available() == Memory(found.machine, 5_000_000, 2_000_000)
+    monkeypatch.setattr(machine, "_KINDS", kinds)
+    assert machine.available() == Memory(found.machine, 5_000_000, 2_000_000)
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.available().limit == found.machine
+    assert machine.available().limit == found.machine

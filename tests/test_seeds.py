@@ -18,7 +18,7 @@ from implicitq import InputError, seeds
 from implicitq.commands import main as cli
 from implicitq.events import Evaluated, Measured
 from implicitq.runs.layout import checkpoint_steps, read_evaluations
-from implicitq.runs.metrics import read_metrics
+from implicitq.runs.logs import read_metrics
 from probes import PixelProbe
 
 TOY, SEEDS = "toys:Toy-v0", (3, 0)

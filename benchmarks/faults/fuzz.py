@@ -116,9 +116,9 @@ def _evaluations(room: Path, data: bytes) -> None:
 def _timing(room: Path, data: bytes) -> None:
     import numpy as np
 
-    from implicitq.runs import layout, timing
+    from implicitq.runs import layout, logs
 
-    timing.read_rows(data)
+    logs.read_clocks(data)
     (room / layout.TIMING).write_bytes(data)
     layout.read_seconds(room, np.array([40, 80]))
     layout.progress_of(room)

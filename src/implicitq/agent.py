@@ -15,7 +15,6 @@ import numpy as np
 
 from implicitq import configs, trackers
 from implicitq.configs import Config
-from implicitq.devices import find_device
 from implicitq.driver import Interrupted, drive
 from implicitq.envs import ids, masks, spaces
 from implicitq.envs.making import EnvironmentMaker, EnvironmentSource, is_object
@@ -24,6 +23,7 @@ from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.evaluate import Evaluator
 from implicitq.events import AnyListener
 from implicitq.learner import Actor
+from implicitq.machine import find_device
 from implicitq.runs import hub, policy_file
 from implicitq.runs.branches import check_changes
 from implicitq.runs.folder import RunFolder, Start

@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from implicitq import equations, memory, networks
+from implicitq import equations, machine, networks
 from implicitq.algorithms import Algorithm
 from implicitq.algorithms.base import Seen
 from implicitq.configs import Config
-from implicitq.devices import Device
+from implicitq.machine import Device
 from implicitq.normalization import Normalizer
 from implicitq.packing import Packing
 from implicitq.types import Array, InputError, PyTree, Spec, Transition
@@ -254,7 +254,7 @@ class Learner:
         self._algorithm, self._device = algorithm, device
         self._average_rate = config.actor_average
         needed = 12 * least_parameters(config, spec)  # with both moments of Adam
-        memory.refuse_excess(f"a network with hidden {brief(config.hidden)}", needed, needed)
+        machine.refuse_excess(f"a network with hidden {brief(config.hidden)}", needed, needed)
         (self.key,) = _placed([_stream(config.seed, _UPDATE)], device)
         first = algorithm.init(jax.random.fold_in(jax.random.key(config.seed), _INIT))
         example = _example_batch(algorithm, spec, first)

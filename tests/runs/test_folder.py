@@ -11,7 +11,7 @@ import pytest
 
 import implicitq
 from implicitq import InputError
-from implicitq.runs.conditions import versions
+from implicitq.machine import versions
 from implicitq.runs.folder import RunFolder
 from implicitq.runs.layout import read_config, read_evaluations
 

@@ -12,9 +12,8 @@ import pytest
 from implicitq import InputError
 from implicitq.commands import main as cli
 from implicitq.runs import layout
-from implicitq.runs.curve import _PANELS, Curves, _points, overview
-from implicitq.runs.metrics import read_metrics
-from implicitq.runs.overview import read_curves
+from implicitq.runs.curve import _PANELS, Curves, _points, overview, read_curves
+from implicitq.runs.logs import read_metrics
 from implicitq.runs.settings import ForeignConfig
 from implicitq.types import Evaluation
 

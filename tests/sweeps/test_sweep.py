@@ -18,7 +18,7 @@ from rich.console import Console
 from implicitq import evaluate
 from implicitq.commands import main as cli
 from implicitq.runs.layout import Progress, progress_of, read_config
-from implicitq.sweeps import estimate, pool, random_scores, sweep
+from implicitq.sweeps import pool, random_scores, sweep
 from implicitq.sweeps.display import Live, duration
 from implicitq.sweeps.studies import STUDIES, Study, Variant, expand
 from implicitq.sweeps.suites import Suite, suite_of
@@ -217,10 +217,10 @@ def test_rates_come_from_clocks_of_runs_that_exist(tmp_path, small_plan):
     folder = write_run(tmp_path, run, 1.0)
     (folder / "timing.csv").write_text("step,wall_seconds,cpu_seconds\n1000,2.0,2.0\n2000,7.0,7.0\n")
     only = expand(Study("one", "", (Variant("iq"),)), Suite("boxes", ("Pendulum-v1",)), 1, 10_000)
-    found = estimate.rates(tmp_path, only, None, print)
+    found = sweep.rates(tmp_path, only, None, print)
     assert found["iq"].steps_per_second == pytest.approx(200)
     assert progress_of(folder) == Progress(10_000, 200.0, progress_of(folder).score)
-    assert estimate.seconds(list(only.runs), found, 1) == pytest.approx(50)
+    assert sweep.expected_seconds(list(only.runs), found, 1) == pytest.approx(50)
 
 
 @pytest.mark.parametrize(

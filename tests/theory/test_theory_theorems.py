@@ -17,7 +17,7 @@ from implicitq.theory import (
 )
 from implicitq.theory.bounds import policy_gap, regularised_q
 from implicitq.theory.library import garnet
-from implicitq.theory.logspace import entropy, soft_max
+from implicitq.theory.solve import entropy, soft_max
 
 q_tables = st.integers(0, 2**32 - 1).map(lambda seed: 5 * np.random.default_rng(seed).normal(size=(4, 3)))
 

@@ -19,7 +19,7 @@ from implicitq.configs import Config, describe_preset
 from implicitq.envs.ids import module_of
 from implicitq.events import AnyListener
 from implicitq.runs.layout import CURVE, checkpoint_steps, fresh_folder, read_evaluations, run_folders
-from implicitq.runs.metrics import first_implausible
+from implicitq.runs.logs import first_implausible
 from implicitq.types import Evaluation, InputError
 
 if TYPE_CHECKING:

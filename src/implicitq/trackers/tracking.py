@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from implicitq import configs
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Started, Stopped
 from implicitq.runs.layout import read_evaluations, read_versions
-from implicitq.runs.metrics import read_metrics, wall_seconds
+from implicitq.runs.logs import read_metrics, wall_seconds
 from implicitq.types import InputError
 from implicitq.validation import nearest
 
