@@ -16,7 +16,7 @@ import pytest
 import made_once
 from toys import SMALL
 
-pytest_plugins = ["sweep_fixtures"]
+pytest_plugins = ["run_fixtures"]
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 hypothesis.settings.register_profile("implicitq", deadline=None)  # a busy machine is no failure

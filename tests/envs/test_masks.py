@@ -25,7 +25,7 @@ from implicitq.policies.gaussian import Gaussian
 from implicitq.sweeps import random_scores
 from implicitq.train import Trainer
 from implicitq.types import InputError, Transition
-from probes import DISCOUNT, GREATEST, ROOM_VALUES, MaskedProbe, Room, room_mask
+from toys import DISCOUNT, GREATEST, ROOM_VALUES, MaskedProbe, Room, room_mask
 
 TAXI = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"  # the older is said to be out of date
 
