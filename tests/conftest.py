@@ -1,11 +1,13 @@
-"""Strict numerics for all tests, and settings that keep them small."""
+"""Strict numerics for all tests, and what keeps them short: small settings, and nothing compiled or drawn twice."""
 
 from __future__ import annotations
 
+import contextvars
+import inspect
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,71 @@ import hypothesis
 import jax
 import pytest
 
-import made_once
+from implicitq import learner
+from implicitq.runs import curve
 from toys import SMALL
 
 pytest_plugins = ["run_fixtures"]
+
+_OF_THE_LOOP = {  # no learner looks at these; what it has to know of the task is in the spec
+    *("env", "steps", "min_replay", "replay_size"),
+    *("eval_every", "eval_episodes", "checkpoint_every", "log_every"),
+}
+_KEPT = 150  # functions; each holds some megabytes of compiled code
+_settings: contextvars.ContextVar[Hashable] = contextvars.ContextVar("settings", default=None)
+
+
+def share() -> None:
+    """What is the same for every agent with the same settings is made once in a process of the tests.
+
+    An agent traces and lowers a dozen functions when it begins, and draws its curve when it ends; most tests make
+    agents that differ in nothing of this. Bits are as without: a function is shared only where the config, the spaces
+    and the device are equal, and a picture only where all its numbers are.
+    """
+    _share_functions()
+    _share_curves()
+
+
+def _share_functions() -> None:
+    made: dict[Hashable, Callable[..., Any]] = {}
+    begin, compiled = learner.Learner.__init__, learner._jit
+
+    def init(self: Any, algorithm: Any, spec: Any, config: Any, device: Any = None) -> None:
+        ours = type(algorithm).__module__.startswith("implicitq.algorithms.")  # a test may bring one of its own
+        values = {k: v for k, v in vars(config).items() if k not in _OF_THE_LOOP}
+        token = _settings.set((type(algorithm), tuple(values.items()), spec, device) if ours else None)
+        try:
+            begin(self, algorithm, spec, config, device)
+        finally:
+            _settings.reset(token)
+
+    def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        settings = _settings.get()
+        if settings is None:
+            return compiled(function, **options)
+        inner = inspect.unwrap(function)
+        key = (settings, inner.__code__, inner is function, tuple(options.items()))
+        made[key] = made.pop(key, None) or compiled(function, **options)  # the newest last
+        if len(made) > _KEPT:
+            del made[next(iter(made))]
+        return made[key]
+
+    learner.Learner.__init__, learner._jit = init, jit  # type: ignore[method-assign]
+
+
+def _share_curves() -> None:
+    made: dict[Hashable, bytes] = {}
+    draw = curve.learning_curve
+
+    def learning_curve(title: str, evaluations: Any, metrics: Any) -> bytes:
+        columns = tuple((name, column.tobytes()) for name, column in metrics.items())
+        key = (title, tuple(evaluations), columns)
+        if key not in made:
+            made[key] = draw(title, evaluations, metrics)
+        return made[key]
+
+    curve.learning_curve = learning_curve
+
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 hypothesis.settings.register_profile("implicitq", deadline=None)  # a busy machine is no failure
@@ -37,7 +100,7 @@ _HASTE = "IMPLICITQ_TESTS_HASTE"  # tells the workers of pytest-xdist that the f
 if "XLA_FLAGS" not in os.environ:
     os.environ |= {"XLA_FLAGS": "--xla_backend_optimization_level=0", _HASTE: "1"}
 if _HASTE in os.environ:
-    made_once.share()
+    share()
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # a thread for it costs more than so small functions do
 os.environ["IMPLICITQ_CACHE"] = "off"  # so that no test finds or leaves anything in the folder of a user
 jax.config.update("jax_compilation_cache_dir", os.environ[_COMPILED])

@@ -19,7 +19,7 @@ import toys
 from implicitq import InputError, seeds
 from implicitq.commands import main as cli
 from implicitq.events import Evaluated, Measured
-from implicitq.policies.choices import bin_centres
+from implicitq.policies.base import bin_centres
 from implicitq.runs.layout import checkpoint_steps, read_evaluations
 from implicitq.runs.logs import read_metrics
 from toys import PixelProbe

@@ -1,8 +1,8 @@
 """Tiny environments for tests. As a module on the path, their ids work in other processes: `toys:Toy-v0`.
 
 Toys are noisy walks, with all that an environment can do right or wrong. A probe is a handful of tiny tasks whose
-values are known, one of which every episode begins in. Its observation is one-hot, so any network can hold a table of values,
-and one short run answers all questions.
+values are known, one of which every episode begins in. Its observation is one-hot, so any network can hold a table of
+values, and one short run answers all questions.
 """
 
 from __future__ import annotations

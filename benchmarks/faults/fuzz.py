@@ -66,10 +66,10 @@ def _room() -> Path:
 
 
 def _config(room: Path, data: bytes) -> None:
-    from implicitq.runs import settings, strangers
+    from implicitq.runs import files, settings
 
     try:
-        told = strangers.parse_json(data)
+        told = files.parse_json(data)
     except ValueError:
         return
     settings.from_file(told, "config.json", 10)

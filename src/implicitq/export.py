@@ -15,7 +15,7 @@ from gymnasium import spaces as gym_spaces
 from implicitq.agent import Agent
 from implicitq.envs.spaces import flat_size, image_of
 from implicitq.machine import versions
-from implicitq.runs.atomic_files import write_atomically
+from implicitq.runs.files import write_atomically
 from implicitq.types import InputError
 
 

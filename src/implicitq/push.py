@@ -15,11 +15,10 @@ from implicitq.card import Facts, card
 from implicitq.configs import Config
 from implicitq.envs.making import is_object
 from implicitq.runs import branches, layout
-from implicitq.runs.atomic_files import json_bytes, write_atomically
 from implicitq.runs.curve import learning_curve
+from implicitq.runs.files import json_bytes, read_bytes, write_atomically
 from implicitq.runs.layout import BEST, BRANCHES, CONFIG, CURVE, EVALUATIONS, METRICS, POLICY, VERSIONS
 from implicitq.runs.logs import read_metrics
-from implicitq.runs.strangers import read_bytes
 from implicitq.types import Evaluation, InputError
 
 CARD = "README.md"

@@ -392,7 +392,7 @@ def test_runs_of_earlier_versions_have_a_best_policy_from_their_next_evaluation_
     "best", [{"step": 40}, {"step": -1, "mean": 0.0}, {"step": 40, "mean": "much"}, {"step": 40, "mean": 1e999}, 7]
 )
 def test_a_checkpoint_with_a_best_that_cannot_be_is_not_used(run, best):
-    from implicitq.runs.atomic_files import digest_of
+    from implicitq.runs.files import digest_of
 
     path = run / "checkpoints" / "000000120.json"
     manifest = json.loads(path.read_text())

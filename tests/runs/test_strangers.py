@@ -23,8 +23,8 @@ from implicitq import InputError
 from implicitq.commands import main as cli
 from implicitq.runs import directory as module
 from implicitq.runs import manifests, strangers
-from implicitq.runs.atomic_files import digest_of, read_arrays
 from implicitq.runs.directory import Directory
+from implicitq.runs.files import digest_of, read_arrays
 from implicitq.runs.finding import find_runs
 from implicitq.runs.layout import LOGS, read_run, slug
 from implicitq.runs.study_table import read_metrics, read_table, write_table
@@ -354,7 +354,7 @@ def test_the_folder_itself_may_be_reached_through_a_link(run, tmp_path):
 
 
 def test_a_film_does_not_follow_a_link_in_the_folder(tmp_path, canary):
-    from implicitq.runs.atomic_files import write_atomically
+    from implicitq.runs.files import write_atomically
 
     for name in ("video.gif", "video.gif.part"):
         (tmp_path / name).symlink_to(canary / "precious.txt")

@@ -12,13 +12,13 @@ from rich.table import Table
 from implicitq.commands.display import console, table
 from implicitq.commands.parsing import Cache, SuiteName, TrustSuite, default, find_modules_here, parse
 from implicitq.compilation import use_cache
-from implicitq.envs.ids import refuse_modules
 from implicitq.sweeps import cluster, random_scores, sweep
 from implicitq.sweeps.display import Live, duration
 from implicitq.sweeps.pool import cores, run_pool
 from implicitq.sweeps.studies import STUDIES, Plan, PlannedRun, expand, study_of
 from implicitq.sweeps.suites import suite_of
 from implicitq.sweeps.sweep import Outcome
+from implicitq.validation import refuse_modules
 
 _STUDIES = "; ".join(f"{study.name}: {study.summary}" for study in STUDIES.values())
 StudyName = Annotated[str, tyro.conf.arg(help=f"{_STUDIES}.")]

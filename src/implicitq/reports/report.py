@@ -21,11 +21,10 @@ from implicitq.reports.scores import StudyScores, TaskScores, score_study
 from implicitq.reports.signals import Signals
 from implicitq.reports.summary import HOW, summary
 from implicitq.reports.tables import DataTable
-from implicitq.runs.atomic_files import write_atomically
+from implicitq.runs.files import refuse_links, write_atomically
 from implicitq.runs.finding import REPORT
 from implicitq.runs.layout import slug
 from implicitq.runs.settings import identity, to_file
-from implicitq.runs.strangers import refuse_links
 from implicitq.sweeps.sweep import train_command
 from implicitq.types import Array, InputError
 

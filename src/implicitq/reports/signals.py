@@ -12,8 +12,8 @@ import numpy as np
 
 from implicitq.reports.figures import Curve
 from implicitq.runs import logs, study_table
+from implicitq.runs.files import LARGEST_RETURN, LARGEST_STEP
 from implicitq.runs.layout import METRICS, FoundRun, check_log
-from implicitq.runs.strangers import LARGEST_RETURN, LARGEST_STEP
 from implicitq.types import Array, InputError
 
 PANELS: dict[str, tuple[str, ...]] = {  # title -> columns, the first that is there counts

@@ -22,10 +22,10 @@ from implicitq.envs.statistics import Shared
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Stopped
 from implicitq.machine import TOGETHER, XLA_FLAGS, unused_packages, versions
 from implicitq.runs import branches, layout, policy_file
-from implicitq.runs.atomic_files import json_bytes, read_json
 from implicitq.runs.branches import Branch
 from implicitq.runs.checkpoints import Checkpoints, Loss, ReplayDamaged
 from implicitq.runs.directory import PART, Directory
+from implicitq.runs.files import json_bytes, read_json
 from implicitq.runs.layout import (
     BEST,
     BRANCHES,

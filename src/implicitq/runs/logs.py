@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from implicitq import hindsight
+from implicitq.runs.files import read_bytes
 from implicitq.runs.layout import METRICS, TIMING
-from implicitq.runs.strangers import read_bytes
 from implicitq.types import Array, InputError
 
 CLOCKS = ("step", "wall_seconds", "cpu_seconds")

@@ -23,7 +23,7 @@ from implicitq.envs import space_data, spaces, statistics
 from implicitq.envs.statistics import Shared
 from implicitq.learner import Actor, Stored, least_parameters, load_actor
 from implicitq.machine import Device
-from implicitq.runs.atomic_files import HEADER, array_bytes, write_atomically
+from implicitq.runs.files import HEADER, array_bytes, write_atomically
 from implicitq.types import Array, InputError
 from implicitq.validation import brief
 

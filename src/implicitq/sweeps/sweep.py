@@ -18,9 +18,8 @@ import numpy as np
 
 from implicitq.configs import to_flags, to_json
 from implicitq.runs import layout
-from implicitq.runs.atomic_files import read_json, write_json
+from implicitq.runs.files import check_file_name, check_name, read_end, read_json, refuse_links, write_json
 from implicitq.runs.settings import differences, identity
-from implicitq.runs.strangers import check_file_name, check_name, read_end, refuse_links
 from implicitq.runs.study_table import ABOUT, is_table, read_extra, read_table
 from implicitq.sweeps.studies import Plan, PlannedRun
 from implicitq.sweeps.suites import settings_table
