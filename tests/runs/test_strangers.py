@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from implicitq import InputError
 from implicitq.commands import main as cli
 from implicitq.runs import directory as module
-from implicitq.runs import manifests, strangers
+from implicitq.runs import files, manifests
 from implicitq.runs.directory import Directory
 from implicitq.runs.files import digest_of, read_arrays
 from implicitq.runs.finding import find_runs
@@ -189,14 +189,14 @@ def test_nothing_is_read_through_links_or_pipes_or_beyond_bounds(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with open(tmp_path / "huge", "wb") as file:
         file.truncate(10 * 10**9)  # a hole: takes no room on the disk
-    assert strangers.read_bytes(tmp_path / "there") == b"content"
+    assert files.read_bytes(tmp_path / "there") == b"content"
     for name, reason in {"link": "a link", "pipe": "not a plain file", "huge": "larger than 256 MB"}.items():
         with pytest.raises(OSError, match=reason):
-            strangers.read_bytes(tmp_path / name)
+            files.read_bytes(tmp_path / name)
 
 
 def test_a_huge_table_of_evaluations_is_named_and_left_out(tmp_path, small_plan, monkeypatch):
-    monkeypatch.setattr(strangers.read_bytes, "__defaults__", (1_000,))
+    monkeypatch.setattr(files.read_bytes, "__defaults__", (1_000,))
     run = write_run(tmp_path, small_plan.runs[0], 1.0)
     with open(run / "evaluations.csv", "ab") as file:
         file.truncate(2_000)
@@ -220,7 +220,7 @@ def test_runs_behind_links_are_no_part_of_a_folder(tmp_path, small_plan):
 def test_deep_json_and_half_characters_are_refused(tmp_path):
     for content in (b"[" * 100_000, b'"\\ud800"'):
         with pytest.raises(ValueError, match=r"nested too deeply|half a character"):
-            strangers.parse_json(content)
+            files.parse_json(content)
 
 
 def test_a_slug_never_leads_out_of_a_folder():
