@@ -40,7 +40,15 @@ _ADAPTIVE = {
 ALGORITHMS: dict[str, AlgorithmEntry] = {
     "iq-auto": AlgorithmEntry(
         IQConfig,
-        {**_ADAPTIVE, "members": 2, "calibration": 0.2, "n_step": 3, "batch_size": 256, "log_policy": "centred"},
+        {
+            **_ADAPTIVE,
+            "members": 2,
+            "calibration": 0.2,
+            "bound_values": True,
+            "n_step": 3,
+            "batch_size": 256,
+            "log_policy": "centred",
+        },
         "learnt temperature, two members with batch normalisation; one setting for every task",
     ),
     "iq": AlgorithmEntry(IQConfig, {}, "implicit Q-values, entropy regularisation (alpha = 0)"),

@@ -79,10 +79,11 @@ _SHARED = {  # SAC can take these ingredients of iq-auto too
     name: configs.ALGORITHMS["iq-auto"].values[name] for name in ("n_step", "batch_size", "actor_average")
 }
 _WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of iq-auto: each taken away, or as the paper has it
-    {"members": 1, "calibration": None},
-    {"calibration": None},
-    {"log_policy": "density", "n_step_target": "soft"},
-    {"log_policy": "probability", "n_step_target": "soft"},
+    {"members": 1, "calibration": None, "bound_values": False},
+    {"calibration": None, "bound_values": False},
+    {"bound_values": False},
+    {"log_policy": "density", "n_step_target": "soft", "bound_values": False},
+    {"log_policy": "probability", "n_step_target": "soft", "bound_values": False},
     {"softmax": "scaled"},
     {"temperature": 0.01},
     {"batch_norm": False, "target_update": 0.005},
