@@ -31,7 +31,6 @@ _ADAPTIVE = {
     "n_step": 5,
     "learning_rate": 1e-3,
     "adam_b1": 0.5,
-    "temperature_learning_rate": 3e-3,
     "actor_average": 1e-3,
     "min_replay": 5_000,
     "warmup": "uniform",
@@ -79,7 +78,14 @@ KNOWN: dict[str, AlgorithmEntry] = {
     **ALGORITHMS,
     "miq-auto": AlgorithmEntry(
         IQConfig,
-        {**_ADAPTIVE, "softmax": "scaled", "log_policy": "density", "n_step_target": "soft", "batch_size": 128},
+        {
+            **_ADAPTIVE,
+            "softmax": "scaled",
+            "log_policy": "density",
+            "n_step_target": "soft",
+            "batch_size": 128,
+            "temperature_learning_rate": 3e-3,
+        },
         "learnt temperature, one network with batch normalisation and log-densities",
     ),
 }

@@ -93,7 +93,7 @@ _WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of iq-auto: each 
     {"alpha": 0.9},
     {"learning_rate": 3e-4},
     {"adam_b1": 0.9},
-    {"temperature_learning_rate": None},
+    {"temperature_learning_rate": 3e-3},
     {"actor_average": None},
     {"warmup": "policy"},
 )

@@ -63,7 +63,7 @@ def default_space(config: Config, given: Collection[str] = ()) -> dict[str, Dime
     if isinstance(temperature, int | float) and temperature > 0:
         space["temperature"] = Range(temperature / 10, temperature * 10, True, False)
     if temperature == "auto":
-        space["temperature_learning_rate"] = Range(3e-4, 1e-2, True, False)
+        space["temperature_learning_rate"] = Range(1e-4, 3e-3, True, False)
     if alpha:
         space["alpha"] = Range(0.5, 0.99, False, False)
     if getattr(config, "epsilon", 0.0) > 0:
