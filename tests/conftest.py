@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import inspect
 import os
 import shutil
@@ -21,8 +22,9 @@ from toys import SMALL
 
 pytest_plugins = ["run_fixtures"]
 
-_OF_THE_LOOP = {  # no learner looks at these; what it has to know of the task is in the spec
-    *("env", "steps", "min_replay", "replay_size"),
+OF_THE_LOOP = {  # no compiled function looks at these; what it has to know of the task is in the spec
+    *("env", "steps", "seed", "preset", "discount", "warmup", "min_replay", "replay_size", "updates_per_step"),
+    *("action_bound", "num_envs", "vectorization", "on_env_error", "env_timeout"),
     *("eval_every", "eval_episodes", "checkpoint_every", "log_every"),
 }
 _KEPT = 150  # functions; each holds some megabytes of compiled code
@@ -42,11 +44,12 @@ def share() -> None:
 
 def _share_functions() -> None:
     made: dict[Hashable, Callable[..., Any]] = {}
-    begin, compiled = learner.Learner.__init__, learner._jit
+    names: dict[Hashable, list[str]] = {}
+    begin, compiled, tell = learner.Learner.__init__, learner._jit, learner._metric_names
 
     def init(self: Any, algorithm: Any, spec: Any, config: Any, device: Any = None) -> None:
         ours = type(algorithm).__module__.startswith("implicitq.algorithms.")  # a test may bring one of its own
-        values = {k: v for k, v in vars(config).items() if k not in _OF_THE_LOOP}
+        values = {k: v for k, v in vars(config).items() if k not in OF_THE_LOOP}
         token = _settings.set((type(algorithm), tuple(values.items()), spec, device) if ours else None)
         try:
             begin(self, algorithm, spec, config, device)
@@ -64,7 +67,16 @@ def _share_functions() -> None:
             del made[next(iter(made))]
         return made[key]
 
-    learner.Learner.__init__, learner._jit = init, jit  # type: ignore[method-assign]
+    def metric_names(*update: Any) -> list[str]:
+        settings = _settings.get()
+        if settings is None:
+            return tell(*update)
+        if settings not in names:
+            names[settings] = tell(*update)
+        return names[settings]
+
+    learner.Learner.__init__ = init  # type: ignore[method-assign]
+    learner._jit, learner._metric_names = jit, metric_names
 
 
 def _share_curves() -> None:
@@ -102,10 +114,18 @@ if "XLA_FLAGS" not in os.environ:
 if _HASTE in os.environ:
     share()
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # a thread for it costs more than so small functions do
+    os.fsync = lambda handle: None  # no test cuts the power, and waiting for the disk takes as long as a small run
 os.environ["IMPLICITQ_CACHE"] = "off"  # so that no test finds or leaves anything in the folder of a user
 jax.config.update("jax_compilation_cache_dir", os.environ[_COMPILED])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+# Tracing makes objects by the million, and by default a look for garbage follows every 700 of them.
+gc.set_threshold(20_000, 10, 10)
+
+
+def pytest_collection_finish() -> None:
+    """All that is imported by now stays, so that no look for garbage goes through it again."""
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:

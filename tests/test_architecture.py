@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import implicitq
+from conftest import OF_THE_LOOP
 
 ROOT = Path(implicitq.__file__).parent
 SOURCES = sorted(ROOT.rglob("*.py"))
@@ -153,6 +154,16 @@ def test_the_training_loop_names_no_algorithm():
     words |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     words |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     assert not {word for word in words if word.lower() in names or word.lower() in {"miq", "iqconfig"}}
+
+
+def test_compiled_functions_do_not_look_at_the_settings_of_the_loop():
+    """So that tests can share them between agents that differ in nothing else (conftest.py)."""
+    not_compiled = {("algorithms/__init__.py", "env"), ("learner.py", "seed")}
+    paths = [ROOT / f"{name}.py" for name in ("learner", "networks", "normalization", "equations")]
+    for path in [*paths, *(ROOT / "algorithms").glob("*.py"), *(ROOT / "policies").glob("*.py")]:
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+        read = {node.attr for node in nodes if ast.unparse(node.value).endswith("config")}
+        assert {(str(path.relative_to(ROOT)), name) for name in read & OF_THE_LOOP} <= not_compiled
 
 
 def test_nothing_that_runs_code_from_files_is_used():
