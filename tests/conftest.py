@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import gc
 import inspect
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import jax
 import pytest
 
 from implicitq import learner
-from implicitq.runs import curve
+from implicitq.runs import curve, policy_file
 from toys import SMALL
 
 pytest_plugins = ["run_fixtures"]
@@ -36,7 +37,8 @@ def share() -> None:
 
     An agent traces and lowers a dozen functions when it begins, and draws its curve when it ends; most tests make
     agents that differ in nothing of this. Bits are as without: a function is shared only where the config, the spaces
-    and the device are equal, and a picture only where all its numbers are.
+    and the device are equal, between agents that train or between those from files, and a picture only where all its
+    numbers are.
     """
     _share_functions()
     _share_curves()
@@ -45,16 +47,26 @@ def share() -> None:
 def _share_functions() -> None:
     made: dict[Hashable, Callable[..., Any]] = {}
     names: dict[Hashable, list[str]] = {}
-    begin, compiled, tell = learner.Learner.__init__, learner._jit, learner._metric_names
+    begin, load = learner.Learner.__init__, policy_file.load_actor
+    compiled, tell = learner._jit, learner._metric_names
 
-    def init(self: Any, algorithm: Any, spec: Any, config: Any, device: Any = None) -> None:
+    @contextlib.contextmanager
+    def known(maker: Any, algorithm: Any, spec: Any, config: Any, device: Any) -> Iterator[None]:
         ours = type(algorithm).__module__.startswith("implicitq.algorithms.")  # a test may bring one of its own
         values = {k: v for k, v in vars(config).items() if k not in OF_THE_LOOP}
-        token = _settings.set((type(algorithm), tuple(values.items()), spec, device) if ours else None)
+        token = _settings.set((maker, type(algorithm), tuple(values.items()), spec, device) if ours else None)
         try:
-            begin(self, algorithm, spec, config, device)
+            yield
         finally:
             _settings.reset(token)
+
+    def init(self: Any, algorithm: Any, spec: Any, config: Any, device: Any = None) -> None:
+        with known(begin, algorithm, spec, config, device):
+            begin(self, algorithm, spec, config, device)
+
+    def load_actor(algorithm: Any, spec: Any, config: Any, found: Any, read: Any, device: Any = None) -> Any:
+        with known(load, algorithm, spec, config, device):
+            return load(algorithm, spec, config, found, read, device)
 
     def jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
         settings = _settings.get()
@@ -75,7 +87,7 @@ def _share_functions() -> None:
             names[settings] = tell(*update)
         return names[settings]
 
-    learner.Learner.__init__ = init  # type: ignore[method-assign]
+    learner.Learner.__init__, policy_file.load_actor = init, load_actor  # type: ignore[method-assign]
     learner._jit, learner._metric_names = jit, metric_names
 
 
