@@ -34,7 +34,7 @@ class Options:
     seeds: int = 4
     steps: int = 300  # Of every seed, per turn.
     turns: int = 7
-    json: bool = False  # One line of JSON, for `peers/page.py`.
+    json: bool = False  # One line of JSON, for `peers/measure.py`.
 
 
 def main(options: Options) -> None:

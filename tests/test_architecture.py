@@ -1,8 +1,9 @@
-"""The direction of imports, and what must not be in the source."""
+"""The direction of imports, what must not be in the source, and how little who only loads and predicts needs."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import implicitq
+from conftest import OF_THE_LOOP
 
 ROOT = Path(implicitq.__file__).parent
 SOURCES = sorted(ROOT.rglob("*.py"))
@@ -18,11 +20,11 @@ SOURCES = sorted(ROOT.rglob("*.py"))
 # A file may import from the folders and modules on lines above its own, and on its own.
 LAYERS = [
     {"types"},
-    {"validation", "memory", "compilation"},
+    {"validation", "machine", "compilation"},
     {"configs"},
     {"events"},
     {"callbacks"},
-    {"equations", "networks", "normalization", "devices", "packing"},
+    {"equations", "networks", "normalization", "packing"},
     {"policies"},
     {"algorithms"},
     {"learner", "envs", "replay"},
@@ -154,6 +156,16 @@ def test_the_training_loop_names_no_algorithm():
     assert not {word for word in words if word.lower() in names or word.lower() in {"miq", "iqconfig"}}
 
 
+def test_compiled_functions_do_not_look_at_the_settings_of_the_loop():
+    """So that tests can share them between agents that differ in nothing else (conftest.py)."""
+    not_compiled = {("algorithms/__init__.py", "env"), ("learner.py", "seed")}
+    paths = [ROOT / f"{name}.py" for name in ("learner", "networks", "normalization", "equations")]
+    for path in [*paths, *(ROOT / "algorithms").glob("*.py"), *(ROOT / "policies").glob("*.py")]:
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)]
+        read = {node.attr for node in nodes if ast.unparse(node.value).endswith("config")}
+        assert {(str(path.relative_to(ROOT)), name) for name in read & OF_THE_LOOP} <= not_compiled
+
+
 def test_nothing_that_runs_code_from_files_is_used():
     forbidden = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "eval", "exec", "allow_pickle"}
     for path in SOURCES:
@@ -172,11 +184,11 @@ def test_nothing_that_runs_code_from_files_is_used():
 
 def test_help_configs_reports_and_theory_need_no_jax():
     modules = [
+        "machine",
         "configs",
         "runs.layout",
         "runs.curve",
-        "runs.overview",
-        "runs.metrics",
+        "runs.logs",
         "runs.hub",
         "card",
         "tuning.space",
@@ -218,3 +230,57 @@ print(*sys.modules, file=sys.stderr)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "implicitq" in done.stdout
     assert not unused & set(done.stderr.split())
+
+
+# Loading and predicting, in fresh processes where nothing else can be imported.
+
+
+# What docs/sharing.md says is enough, with what these packages need themselves.
+ENOUGH = {
+    *("numpy", "jax", "jaxlib", "equinox", "gymnasium", "safetensors"),
+    *("scipy", "opt_einsum", "ml_dtypes", "jaxtyping", "wadler_lindig", "typing_extensions"),
+    *("cloudpickle", "farama_notifications"),
+}
+CODE = """
+import importlib.metadata, json, sys
+
+enough = {*json.loads(sys.argv[2]), *sys.stdlib_module_names, "implicitq"}
+for name in importlib.metadata.packages_distributions():
+    if name not in enough and not name.startswith("_"):
+        sys.modules[name] = None  # as if it were not installed
+
+import implicitq
+import numpy as np
+
+folder = sys.argv[1]
+for name, size in json.loads(sys.argv[3]).items():
+    agent = implicitq.load(f"{folder}/{name}")
+    rows = np.zeros((2, size), np.float32)
+    action, _ = agent.predict(rows, deterministic=True)
+    agent.save(f"{folder}/again")
+agent.value(rows), agent.q_value(rows, action), agent.evaluate(1)
+"""
+
+
+def test_loading_and_predicting_import_nothing_but_what_they_need(tmp_path, small):
+    sizes = {}
+    for algorithm, task, size in (("miq", "Pendulum-v1", 3), ("sac", "Pendulum-v1", 3), ("dqn", "CartPole-v1", 4)):
+        settings = {name: value for name, value in small.items() if name != "bins" or algorithm == "miq"}
+        with implicitq.make(algorithm, task, **settings) as agent:
+            agent.save(tmp_path / algorithm)
+        sizes[algorithm] = size
+    done = alone(ENOUGH, str(tmp_path), sizes)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", ["jax", "safetensors"])
+def test_less_is_not_enough(package, tmp_path):
+    done = alone(ENOUGH - {package}, str(tmp_path), {"none": 1})
+    assert done.returncode != 0
+    assert f"import of {package}" in done.stderr
+
+
+def alone(enough: set[str], folder: str, sizes: dict[str, int]) -> subprocess.CompletedProcess[str]:
+    """A fresh process in which no other packages can be imported."""
+    words = [sys.executable, "-c", CODE, folder, json.dumps(sorted(enough)), json.dumps(sizes)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)

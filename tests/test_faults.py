@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 FAULTS = Path(__file__).parents[1] / "benchmarks/faults"
-MODULES = ("cases", "damage", "forks", "hostile", "shared", "simulators", "training")
+MODULES = ("damage", "hostile", "processes", "shared", "simulators", "training")
 pytestmark = pytest.mark.skipif(not FAULTS.is_dir(), reason="the benchmarks are not there, as in a source archive")
 
 
@@ -44,12 +44,12 @@ def test_two_processes_with_one_seed_agree_in_every_byte(faults):
 @pytest.mark.parametrize("kind", ["damage", "hostile"])
 def test_files_that_are_damaged_or_hostile_are_detected_or_harmless(faults, kind, tmp_path, monkeypatch, capsys):
     """In this process, which is faster than one of its own."""
-    import cases
     import damage
     import hostile
+    import processes
 
     module = {"damage": damage, "hostile": hostile}[kind]
-    monkeypatch.setattr(module, "run", cases.command)
+    monkeypatch.setattr(module, "run", processes.command)
     monkeypatch.setattr(hostile, "_MEGABYTES", 10**6)  # this process has its own past
     module.prepare(tmp_path)
     tally = faults.Tally(kind)

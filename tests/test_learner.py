@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,10 +15,10 @@ import pytest
 
 import implicitq
 import toys
-from implicitq import algorithms, configs, memory
+from implicitq import algorithms, configs, machine
 from implicitq.commands import main as cli
 from implicitq.learner import Actor, Stored, load_actor
-from implicitq.memory import Memory
+from implicitq.machine import Memory
 from implicitq.packing import Packing
 from implicitq.types import InputError, Spec
 
@@ -196,7 +200,7 @@ def test_a_file_from_before_a_field_existed_means_the_fields_default():
 
 @pytest.fixture
 def small_machine(monkeypatch):
-    monkeypatch.setattr(memory, "available", lambda: Memory(machine=8 * 10**9, limit=10**9, free=3 * 10**8))
+    monkeypatch.setattr(machine, "available", lambda: Memory(machine=8 * 10**9, limit=10**9, free=3 * 10**8))
 
 
 def test_a_replay_beyond_all_memory_is_refused_in_a_sentence(small_machine, capsys):
@@ -221,13 +225,81 @@ def test_networks_beyond_all_memory_are_refused_in_a_sentence(small_machine, sma
 
 
 def test_the_limit_of_a_container_counts(tmp_path, monkeypatch):
-    found = memory.available()
+    found = machine.available()
     assert found is not None
     assert 0 < found.free <= found.limit <= found.machine
     (tmp_path / "memory.max").write_text("5000000\n")
     (tmp_path / "memory.current").write_text("3000000\n")
     kinds = dict.fromkeys(("", "memory"), (tmp_path, "memory.max", "memory.current"))
-    monkeypatch.setattr(memory, "_KINDS", kinds)
-    assert memory.available() == Memory(found.machine, 5_000_000, 2_000_000)
+    monkeypatch.setattr(machine, "_KINDS", kinds)
+    assert machine.available() == Memory(found.machine, 5_000_000, 2_000_000)
     (tmp_path / "memory.max").write_text("max\n")
-    assert memory.available().limit == found.machine
+    assert machine.available().limit == found.machine
+
+
+# Learning on a device of one's choice, tried with two virtual ones.
+
+
+def test_a_learner_on_the_second_device_stays_there_and_learns_the_same():
+    """Were anything left on the first device, the guard would refuse to copy it."""
+    code = """
+import jax, numpy as np, tempfile, pathlib
+import implicitq, toys
+first, second = jax.devices()
+settings = {**toys.SMALL, "normalize_observations": True, "actor_average": 0.1}
+
+def places(agent):
+    return {device for array in agent._trainer.learner.packed for device in array.devices()}
+
+with implicitq.make("miq", toys.Toy, **settings) as here:
+    here.learn(60)
+    assert places(here) == {first}
+folder = pathlib.Path(tempfile.mkdtemp()) / "run"
+with implicitq.make("miq", toys.Toy, device="cpu:1", **settings) as there:
+    there.learn(20, out=folder)
+    assert places(there) == {second}
+with implicitq.resume(folder, toys.Toy, device="cpu:1") as there, jax.transfer_guard_device_to_device("disallow"):
+    there.learn(40)
+    assert places(there) == {second}
+ours, theirs = (agent._trainer.learner.arrays() for agent in (here, there))
+for name, array in ours.items():
+    np.testing.assert_array_equal(array, theirs[name], err_msg=name)
+loaded = implicitq.load(folder, device="cpu:1")
+observation = np.ones((3,))
+assert loaded._actor.value(observation[None].astype(np.float32)).devices() == {second}
+np.testing.assert_array_equal(loaded.value(observation), here.value(observation))
+"""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["cpu:7", "abacus", "cpu:", "cpu:first", ""])
+def test_a_device_that_is_not_there_is_named_with_those_that_are(name):
+    with pytest.raises(InputError, match=f"no device '{name}' here; JAX has cpu:0"):
+        implicitq.make("iq", toys.Toy, device=name, **toys.SMALL)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="processors cannot be chosen here")
+def test_compiled_functions_run_at_once_where_there_is_one_processor():
+    """Were they handed to another thread, a long one would not be done when its call returns.
+
+    Its argument is on the device already: a call waits elsewhere for one that is still being copied.
+    """
+    code = """
+import os
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+import jax
+from implicitq.machine import find_device
+find_device(None)
+given = jax.numpy.eye(256).block_until_ready()
+long = jax.jit(lambda x: jax.lax.fori_loop(0, 300, lambda _, y: y @ x, x)).lower(given).compile()
+assert long(given).is_ready()
+"""
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=True)

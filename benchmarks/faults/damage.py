@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cases
+import processes
 from shared import ENV, Ended, Tally, differing, files_of, lasting_scratch, run, train_words
 
 DAMAGES = ("flip", "cut", "zero", "delete", "folder", "link", "pipe")
@@ -43,10 +43,10 @@ def corruption(tally: Tally, seed: int) -> None:
 
 
 @functools.cache
-def _server() -> cases.Cases:
+def _server() -> processes.Cases:
     room = lasting_scratch()
     prepare(room)
-    return cases.Cases(case, room)
+    return processes.Cases(case, room)
 
 
 def prepare(room: Path) -> None:
@@ -123,24 +123,24 @@ def _source(command: str) -> str:
 
 
 def _resume(room: Path, case: Path) -> tuple[Ended, dict[str, bytes]]:
-    done = cases.command("resume", case / "run", "--steps", _LONGER)
+    done = processes.command("resume", case / "run", "--steps", _LONGER)
     apart = ("config.json", "versions.json")  # these are read, and written only where they change
     found = files_of(case / "run", apart) if done.code == 0 else {}
     return done, {name: content for name, content in found.items() if not name.endswith(".rejected")}
 
 
 def _evaluate(room: Path, case: Path) -> tuple[Ended, dict[str, bytes]]:
-    done = cases.command("evaluate", case / "run", "--episodes", 2, "--json")
+    done = processes.command("evaluate", case / "run", "--episodes", 2, "--json")
     return done, {"answer": done.out.replace(str(case), "").encode()}
 
 
 def _report(room: Path, case: Path) -> tuple[Ended, dict[str, bytes]]:
-    done = cases.command("report", case)
+    done = processes.command("report", case)
     return done, {path.name: path.read_bytes() for path in (case / "report/tables").glob("*-returns.csv")}
 
 
 def _collect(room: Path, case: Path) -> tuple[Ended, dict[str, bytes]]:
-    done = cases.command("collect", case, case / "table")
+    done = processes.command("collect", case, case / "table")
     if done.code:
         return done, {}
     with open(case / "table/evaluations.csv", newline="") as file:  # without the clocks
@@ -153,7 +153,7 @@ def _collect(room: Path, case: Path) -> tuple[Ended, dict[str, bytes]]:
 def _sweep(room: Path, case: Path) -> tuple[Ended, dict[str, bytes]]:
     """Whether a sweep takes the run for finished, or would make it again."""
     words = ["sweep", "--suite", room / "tiny.toml", "--seeds", 1, "--dry-run", "--rate", 10]
-    done = cases.command(*words, "--out", case)
+    done = processes.command(*words, "--out", case)
     return done, {"answer": done.out.replace(str(case), "").encode()}
 
 

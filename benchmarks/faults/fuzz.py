@@ -66,10 +66,10 @@ def _room() -> Path:
 
 
 def _config(room: Path, data: bytes) -> None:
-    from implicitq.runs import settings, strangers
+    from implicitq.runs import files, settings
 
     try:
-        told = strangers.parse_json(data)
+        told = files.parse_json(data)
     except ValueError:
         return
     settings.from_file(told, "config.json", 10)
@@ -116,9 +116,9 @@ def _evaluations(room: Path, data: bytes) -> None:
 def _timing(room: Path, data: bytes) -> None:
     import numpy as np
 
-    from implicitq.runs import layout, timing
+    from implicitq.runs import layout, logs
 
-    timing.read_rows(data)
+    logs.read_clocks(data)
     (room / layout.TIMING).write_bytes(data)
     layout.read_seconds(room, np.array([40, 80]))
     layout.progress_of(room)

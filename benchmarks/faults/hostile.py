@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cases
 import numpy as np
+import processes
 import safetensors
 import safetensors.numpy
 from shared import Ended, Tally, files_of, lasting_scratch, run, train_words
@@ -33,10 +33,10 @@ def hostile(tally: Tally, seed: int) -> None:
 
 
 @functools.cache
-def _server() -> cases.Cases:
+def _server() -> processes.Cases:
     room = lasting_scratch()
     prepare(room)
-    return cases.Cases(case, room, str(room / "path"))
+    return processes.Cases(case, room, str(room / "path"))
 
 
 def prepare(room: Path) -> None:
@@ -60,7 +60,7 @@ def case(room: Path, seed: int) -> dict[str, Any]:
     kind = list(_TARGETS)[seed % len(_TARGETS)]
     words, may_write = _TARGETS[kind](place, chance, outside)
     before = files_of(place)
-    done = cases.command(*words, seconds=_SECONDS)
+    done = processes.command(*words, seconds=_SECONDS)
     outcome = {"done": "harmless", "fallen back": "fallen back"}.get(done.outcome, done.outcome)
     if outcome == "HANG" and "resuming" in done.out:
         outcome = "harmless"  # a file may ask for a long run

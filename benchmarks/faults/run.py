@@ -23,7 +23,6 @@ import shared
 os.environ.update(shared.SETTINGS)  # before JAX reads them
 
 import damage
-import disk
 import fuzz
 import hostile
 import outside
@@ -35,7 +34,7 @@ PARTS = {
     "hostile": hostile.hostile,
     "fuzz": fuzz.fuzz,
     "simulators": outside.simulators,
-    "disk": disk.disk,
+    "disk": outside.disk,
     "sweeps": outside.sweeps,
     "soak": training.soak,
     "determinism": training.determinism,

@@ -161,7 +161,7 @@ def machine() -> str:
 
 
 forking = False
-"""Whether commands begin where Python has already imported everything; `forks.Forked` says how."""
+"""Whether commands begin where Python has already imported everything; `processes.Forked` says how."""
 
 
 def start(
@@ -180,7 +180,7 @@ def start(
     path = [ours.get("PYTHONPATH"), str(HERE), os.environ.get("PYTHONPATH")]
     ours["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     if forking:
-        from forks import Forked
+        from processes import Forked
 
         return cast("subprocess.Popen[str]", Forked([str(word) for word in words], ours, ordinary))
     options: dict = {"stdin": subprocess.DEVNULL, **more}

@@ -119,6 +119,12 @@ def machine() -> dict[str, Any]:
     return {"processor": processor, "cores": os.cpu_count(), "system": platform.system(), "load": os.getloadavg()}
 
 
+def keep(path: Path, part: str, found: Any) -> None:
+    """Put what was measured in the place of what the file has of this part; the other parts stay."""
+    results = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**results, part: found}, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("peers", nargs="?", help="Python of the peers")
@@ -130,7 +136,7 @@ def main() -> None:
     parser.add_argument("--tables", action="store_true", help="measure nothing, print the tables of --out")
     chosen = parser.parse_args()
     if chosen.tables:
-        results = json.loads(chosen.out.read_text())
+        results = json.loads(chosen.out.read_text())["peers"]
     elif chosen.peers is None:
         parser.error("the Python of the peers is missing; see make.sh")
     else:
@@ -143,7 +149,7 @@ def main() -> None:
         results["settings"] = {
             title: measure(chosen, hidden, free[-count:]) for title, (hidden, count) in settings.items()
         }
-        chosen.out.write_text(json.dumps(results, indent=1) + "\n")
+        keep(chosen.out, "peers", results)
     for title, found in results["settings"].items():
         print(f"\n{table(title, found)}")
 

@@ -15,21 +15,22 @@ import numpy as np
 
 from implicitq import configs, trackers
 from implicitq.configs import Config
-from implicitq.devices import find_device
 from implicitq.driver import Interrupted, drive
-from implicitq.envs import ids, masks, spaces
+from implicitq.envs import masks, spaces
 from implicitq.envs.making import EnvironmentMaker, EnvironmentSource, is_object
 from implicitq.envs.statistics import Shared, Statistics
 from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.evaluate import Evaluator
 from implicitq.events import AnyListener
 from implicitq.learner import Actor
+from implicitq.machine import find_device
 from implicitq.runs import hub, policy_file
 from implicitq.runs.branches import check_changes
 from implicitq.runs.folder import RunFolder, Start
 from implicitq.runs.layout import BEST, POLICY
 from implicitq.train import Trainer
 from implicitq.types import Array, Evaluation, InputError
+from implicitq.validation import refuse_modules
 
 if TYPE_CHECKING:
     from implicitq.seeds import Seeds
@@ -555,7 +556,7 @@ def _from_file(name: str, file: str, trusted: bool) -> str:
         remedy = (
             "name the environment yourself (--env, or env= in Python), or trust the file (--trust-env, trust_env=True)"
         )
-        ids.refuse_modules([name], file, remedy)
+        refuse_modules([name], file, remedy)
     return name
 
 

@@ -16,9 +16,8 @@ from typing import Literal
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from implicitq import memory
 from implicitq.compilation import VARIABLE
-from implicitq.runs.conditions import versions
+from implicitq.machine import available, versions
 
 _LITTLE_DISK = 5e9  # bytes: a replay of a million rows, its copy in the run folder, and room to move
 _LITTLE_MEMORY = 1e9
@@ -86,7 +85,7 @@ def _cache() -> Iterator[Finding]:
 
 
 def _room() -> Iterator[Finding]:
-    found = memory.available()
+    found = available()
     if found is None:
         yield Finding("memory", "good", "the system does not tell")
     else:

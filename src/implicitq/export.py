@@ -14,8 +14,8 @@ from gymnasium import spaces as gym_spaces
 
 from implicitq.agent import Agent
 from implicitq.envs.spaces import flat_size, image_of
-from implicitq.runs.atomic_files import write_atomically
-from implicitq.runs.conditions import versions
+from implicitq.machine import versions
+from implicitq.runs.files import write_atomically
 from implicitq.types import InputError
 
 

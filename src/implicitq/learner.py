@@ -18,11 +18,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from implicitq import equations, memory, networks
+from implicitq import equations, machine, networks
 from implicitq.algorithms import Algorithm
 from implicitq.algorithms.base import Seen
 from implicitq.configs import Config
-from implicitq.devices import Device
+from implicitq.machine import Device
 from implicitq.normalization import Normalizer
 from implicitq.packing import Packing
 from implicitq.types import Array, InputError, PyTree, Spec, Transition
@@ -254,20 +254,19 @@ class Learner:
         self._algorithm, self._device = algorithm, device
         self._average_rate = config.actor_average
         needed = 12 * least_parameters(config, spec)  # with both moments of Adam
-        memory.refuse_excess(f"a network with hidden {brief(config.hidden)}", needed, needed)
+        machine.refuse_excess(f"a network with hidden {brief(config.hidden)}", needed, needed)
         (self.key,) = _placed([_stream(config.seed, _UPDATE)], device)
         first = algorithm.init(jax.random.fold_in(jax.random.key(config.seed), _INIT))
         example = _example_batch(algorithm, spec, first)
-        shapes = jax.eval_shape(algorithm.update, first, example, jax.random.key(0))[1]
+        self._summed = _metric_names(algorithm, first, example)
         state = LearnerState(
             first,
             _normalizer(spec, config),
             None if config.actor_average is None else jax.tree.map(jnp.copy, algorithm.actor(first)),
             jnp.zeros((), jnp.uint32),
-            {name: jnp.zeros(()) for name in shapes},
+            {name: jnp.zeros(()) for name in self._summed},
             jnp.zeros(()),
         )
-        self._summed = sorted(shapes)
         self.metric_names = (*self._summed, KL)
         self._watched: list[jax.Array] | None = None
         self.action_dtype = np.dtype(example.action.dtype)
@@ -423,6 +422,11 @@ class Learner:
         sums = {name: total + metrics[name] for name, total in state.metric_sums.items()}
         new = LearnerState(algorithm, normalizer, average, updates, sums, state.metric_count + 1)
         return self._packing.pack(jax.tree.leaves(new))
+
+
+def _metric_names(algorithm: Algorithm, state: PyTree, batch: Transition[Any]) -> list[str]:
+    """What an update tells of itself."""
+    return sorted(jax.eval_shape(algorithm.update, state, batch, jax.random.key(0))[1])
 
 
 def _jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:

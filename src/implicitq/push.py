@@ -9,17 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from implicitq import configs, video
+from implicitq import configs, machine, video
 from implicitq.agent import Agent, load
 from implicitq.card import Facts, card
 from implicitq.configs import Config
 from implicitq.envs.making import is_object
-from implicitq.runs import branches, conditions, layout
-from implicitq.runs.atomic_files import json_bytes, write_atomically
+from implicitq.runs import branches, layout
 from implicitq.runs.curve import learning_curve
+from implicitq.runs.files import json_bytes, read_bytes, write_atomically
 from implicitq.runs.layout import BEST, BRANCHES, CONFIG, CURVE, EVALUATIONS, METRICS, POLICY, VERSIONS
-from implicitq.runs.metrics import read_metrics
-from implicitq.runs.strangers import read_bytes
+from implicitq.runs.logs import read_metrics
 from implicitq.types import Evaluation, InputError
 
 CARD = "README.md"
@@ -147,7 +146,7 @@ def _facts(
 
 def _versions(folder: Path) -> dict[str, Any]:
     """Those that say how the run was made; nothing else that may be in the file."""
-    known = ("python", *conditions.PACKAGES, "system", "processor", "threads")
+    known = ("python", *machine.PACKAGES, "system", "processor", "threads")
     found = layout.read_versions(folder) or {}
     return {name: found[name] for name in known if isinstance(found.get(name), str | int)}
 

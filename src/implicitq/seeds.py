@@ -15,7 +15,7 @@ from implicitq.configs import Config
 from implicitq.driver import Audience, drive_together
 from implicitq.envs.making import EnvironmentSource
 from implicitq.events import Event
-from implicitq.runs.conditions import TOGETHER
+from implicitq.machine import TOGETHER
 from implicitq.runs.layout import POLICY, checkpoint_steps, read_versions, seed_name, seeds_in
 from implicitq.stacking import Together
 from implicitq.types import Evaluation, InputError

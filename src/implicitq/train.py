@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicitq import algorithms, hindsight, memory
+from implicitq import algorithms, hindsight, machine
 from implicitq.algorithms.base import Seen
 from implicitq.configs import Config
-from implicitq.devices import find_device
 from implicitq.envs import spaces, statistics
 from implicitq.envs.making import EnvironmentFailed, EnvironmentMaker
 from implicitq.envs.statistics import Shared
@@ -23,6 +22,7 @@ from implicitq.envs.vector import Step, TrainingEnvironments
 from implicitq.evaluate import Evaluator
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Ticked
 from implicitq.learner import REQUESTS, Draw, Learner, Request
+from implicitq.machine import find_device
 from implicitq.replay import Episode, Replay
 from implicitq.types import Array, Evaluation, InputError
 
@@ -104,7 +104,7 @@ class Trainer:
         row = Replay.row_bytes(
             spec.observation_size, spec.action_dimensions, action_dtype, masks, spec.observation_dtype
         )
-        memory.refuse_excess(f"replay_size {rows:,}", row * rows, row * min(rows, self.config.steps))
+        machine.refuse_excess(f"replay_size {rows:,}", row * rows, row * min(rows, self.config.steps))
 
     def run(self, until: int) -> Iterator[Event]:
         """Train up to the environment step `until`, and evaluate at the end."""

@@ -1,19 +1,22 @@
-"""Checks of what a user gives, and sentences about what is wrong with it."""
+"""Checks of what a user or a file gives, and sentences about what is wrong with it."""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
 import math
+import re
 import reprlib
 import types as python_types
 import typing
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
 
 from implicitq.types import InputError
 
+_ENV_ID = re.compile(r"(?:(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):)?[^:\s]+")
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxtuple = 2, 10, 10
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
@@ -121,3 +124,28 @@ def _name_of(expected: Any) -> str:
 def require(config: Any, name: str, condition: bool, accepted: str) -> None:
     if not condition:
         raise InputError(f"{name} must be {accepted}, got {brief(getattr(config, name))}")
+
+
+# Ids of environments. Of one such as `module:Id`, Gymnasium imports the module, which runs its code. A user may ask for
+# that, a file not.
+
+
+def check_env_id(name: str) -> None:
+    """Refuse what Gymnasium cannot take apart."""
+    if _ENV_ID.fullmatch(name) is None:
+        raise InputError(f"an environment is named as Id-v0 or as module:Id-v0, got {brief(name)}")
+
+
+def module_of(name: str) -> str | None:
+    """The module that Gymnasium imports for an id."""
+    return name.split(":")[0] if ":" in name else None
+
+
+def refuse_modules(names: Iterable[str], file: str, remedy: str) -> None:
+    """Refuse ids that `file` names if making their environments would import a module; `remedy` allows it."""
+    for name in names:
+        module = module_of(name)
+        if module is not None:
+            raise InputError(
+                f"{file} names the environment {brief(name)}, which would run the module {brief(module)}; {remedy}"
+            )

@@ -19,7 +19,7 @@ from implicitq.envs import spaces
 from implicitq.envs.adapter import Adapter
 from implicitq.envs.making import failures_named, screenless
 from implicitq.envs.vector import VIDEO, episode_seed
-from implicitq.runs.atomic_files import write_atomically
+from implicitq.runs.files import write_atomically
 from implicitq.types import Array, InputError
 
 

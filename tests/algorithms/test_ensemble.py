@@ -19,7 +19,7 @@ from implicitq.algorithms.implicit import log_policy
 from implicitq.configs import IQConfig, resolve
 from implicitq.policies.multicategorical import Multicategorical
 from implicitq.types import InputError, Spec, Transition
-from probes import DISCOUNT, VALUES, Probe, State, one_hot
+from toys import DISCOUNT, VALUES, Probe, State, one_hot
 
 KEY = jax.random.key(0)
 T = 0.3

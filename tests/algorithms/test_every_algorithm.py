@@ -1,4 +1,6 @@
-"""What holds for every algorithm: known answers, exact resume, several environments, the Python face."""
+"""What holds for every algorithm: known answers, exact resume, several environments, warm-up, the Python face."""
+
+from __future__ import annotations
 
 from functools import partial
 
@@ -9,12 +11,15 @@ import numpy as np
 import pytest
 
 import implicitq
-from implicitq import algorithms, configs
+import toys
+from implicitq import InputError, algorithms, configs
 from implicitq.algorithms.base import adam
 from implicitq.configs import ALGORITHMS
 from implicitq.envs import spaces
+from implicitq.envs.making import EnvironmentMaker
 from implicitq.events import Measured
-from probes import BEST, DISCOUNT, RESIDUAL_HEADS, VALUES, Probe, State, one_hot
+from implicitq.train import Trainer
+from toys import BEST, DISCOUNT, RESIDUAL_HEADS, VALUES, DiscreteToy, MultiDiscreteToy, Probe, State, Toy, one_hot
 
 SMALL = {"hidden": (32,), "min_replay": 100, "batch_size": 64, "learning_rate": 3e-3, "eval_episodes": 2}
 TASK = {"Box": "Pendulum-v1", "Discrete": "CartPole-v1"}
@@ -172,5 +177,73 @@ def test_the_step_size_falls_with_the_root_of_the_updates(algorithm):
 
 
 def test_a_decay_is_a_whole_number():
-    with pytest.raises(implicitq.InputError, match="learning_rate_decay must be a whole number from 1, or None, got 0"):
+    with pytest.raises(InputError, match="learning_rate_decay must be a whole number from 1, or None, got 0"):
         configs.resolve("iq", "Pendulum-v1", learning_rate_decay=0)
+
+
+# Who acts before the first update: the untrained policy, or uniform actions.
+
+
+WARMUP = 600
+CASES = [
+    ("iq", Toy, [3, 3]),
+    ("iq", DiscreteToy, [3]),
+    ("iq", MultiDiscreteToy, [2, 4]),
+    ("iq-gaussian", Toy, None),
+    ("sac", Toy, None),
+    ("dqn", DiscreteToy, [3]),
+]
+
+
+def stored_actions(algorithm: str, toy: type[Toy], steps: int, **values) -> np.ndarray:
+    """The replay's actions [steps, D] in the order they were taken."""
+    fields = vars(configs.resolve(algorithm, "toy"))
+    small = {name: value for name, value in toys.SMALL.items() if name in fields}
+    settings = {**small, "min_replay": WARMUP, "eval_every": 10_000, **values}
+    trainer = Trainer(configs.resolve(algorithm, "toy", **settings), EnvironmentMaker(toy))
+    taken = []
+    add = trainer.replay.add
+
+    def watched(actions: np.ndarray, *rest: np.ndarray) -> None:
+        taken.append(np.array(actions, float))
+        add(actions, *rest)
+
+    trainer.replay.add = watched  # type: ignore[method-assign]
+    for _ in trainer.run(steps):
+        pass
+    return np.concatenate(taken)
+
+
+@pytest.mark.parametrize(("algorithm", "toy", "categories"), CASES)
+def test_a_uniform_warmup_takes_every_action_equally_often(algorithm, toy, categories):
+    actions = stored_actions(algorithm, toy, WARMUP, warmup="uniform", num_envs=2)
+    assert len(actions) == WARMUP
+    for dimension, column in enumerate(actions.T):
+        if categories is None:  # numbers in [-1, 1]: ten equal parts
+            assert column.min() >= -1
+            assert column.max() <= 1
+            counts = np.histogram(column, bins=10, range=(-1, 1))[0]
+        else:
+            counts = np.bincount(column.astype(int), minlength=categories[dimension])
+            assert len(counts) == categories[dimension]
+        expected = WARMUP / len(counts)
+        assert np.abs(counts - expected).max() < 5 * np.sqrt(expected)  # five standard deviations
+
+
+def test_the_policy_acts_in_a_policy_warmup_and_after_a_uniform_one():
+    """A fixed, very sharp policy repeats itself; uniform actions do not."""
+    sharp = {"temperature": 1e-6, "softmax": "scaled", "learning_rate": 1e-9, "min_replay": 50}
+    by_policy = stored_actions("iq", DiscreteToy, 100, **sharp)
+    uniform = stored_actions("iq", DiscreteToy, 100, warmup="uniform", **sharp)
+
+    def most_common(actions: np.ndarray) -> float:
+        return np.bincount(actions[:, 0].astype(int)).max() / len(actions)
+
+    assert most_common(by_policy) > 0.6
+    assert most_common(uniform[:50]) < 0.6
+    assert most_common(uniform[50:]) > 0.6
+
+
+def test_warmup_is_either_of_two():
+    with pytest.raises(InputError, match="warmup must be"):
+        configs.resolve("iq", "Pendulum-v1", warmup="random")

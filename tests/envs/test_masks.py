@@ -13,19 +13,19 @@ import pytest
 
 import implicitq
 import toys
-from implicitq import configs, memory
+from implicitq import configs, machine
 from implicitq.algorithms import dqn
 from implicitq.commands.main import run
 from implicitq.envs import masks
 from implicitq.envs.adapter import Adapter
 from implicitq.envs.making import EnvironmentMaker
-from implicitq.memory import Memory
+from implicitq.machine import Memory
 from implicitq.policies import restricted
 from implicitq.policies.gaussian import Gaussian
 from implicitq.sweeps import random_scores
 from implicitq.train import Trainer
 from implicitq.types import InputError, Transition
-from probes import DISCOUNT, GREATEST, ROOM_VALUES, MaskedProbe, Room, room_mask
+from toys import DISCOUNT, GREATEST, ROOM_VALUES, MaskedProbe, Room, room_mask
 
 TAXI = "Taxi-v4" if "Taxi-v4" in gym.registry else "Taxi-v3"  # the older is said to be out of date
 
@@ -148,7 +148,7 @@ def test_a_mask_takes_a_bit_for_every_choice_and_without_masks_there_is_nothing(
 
 def test_masks_count_as_memory_of_the_replay(small, monkeypatch):
     """18 bytes per row are known beforehand, the one of the mask from the first reset on."""
-    monkeypatch.setattr(memory, "available", lambda: Memory(machine=10**9, limit=18_500_000, free=10**6))
+    monkeypatch.setattr(machine, "available", lambda: Memory(machine=10**9, limit=18_500_000, free=10**6))
     trainer = trainer_of(toys.MaskedToy, small, replay_size=10**6, steps=10**6)
     with pytest.raises(InputError, match=r"replay_size 1,000,000 would take 19.0 MB of memory"):
         next(trainer.run(10))

@@ -21,7 +21,7 @@ from implicitq.envs.statistics import Statistics
 from implicitq.envs.vector import TrainingEnvironments
 from implicitq.evaluate import Evaluator
 from implicitq.runs import policy_file
-from implicitq.runs.atomic_files import read_arrays
+from implicitq.runs.files import read_arrays
 from implicitq.video import record
 
 OBSERVATIONS, RETURNS = "NormalizeObservation.obs_rms", "NormalizeReward.return_rms"

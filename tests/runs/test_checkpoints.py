@@ -13,8 +13,7 @@ from implicitq import InputError
 from implicitq.commands import main as cli
 from implicitq.events import CheckpointDue
 from implicitq.replay import Replay
-from implicitq.runs import atomic_files as files
-from implicitq.runs import checkpoints
+from implicitq.runs import checkpoints, files
 from implicitq.runs.directory import Directory
 from implicitq.runs.folder import RunFolder
 

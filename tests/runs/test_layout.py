@@ -1,4 +1,4 @@
-"""The files of a run folder as they are read, whole or broken."""
+"""The files of a run folder as they are read, whole or broken; and study tables, which read back as written."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ import pytest
 
 from implicitq import InputError
 from implicitq.commands import main as cli
-from implicitq.runs import layout
-from implicitq.runs.curve import _PANELS, Curves, _points, overview
-from implicitq.runs.metrics import read_metrics
-from implicitq.runs.overview import read_curves
-from implicitq.runs.settings import ForeignConfig
+from implicitq.configs import resolve
+from implicitq.reports.reading import gather
+from implicitq.runs import layout, study_table
+from implicitq.runs.curve import _PANELS, Curves, _points, overview, read_curves
+from implicitq.runs.finding import find_runs
+from implicitq.runs.logs import read_metrics
+from implicitq.runs.settings import ForeignConfig, differences, identity
+from implicitq.runs.study_table import COLUMNS, is_table, read_table, write_table
+from implicitq.sweeps import random_scores
+from implicitq.sweeps.collecting import collect
+from implicitq.sweeps.sweep import plan_path, read_plans
 from implicitq.types import Evaluation
+from run_fixtures import VERSIONS, write_run
 
 
 def write_evaluations(folder: Path, text: str) -> None:
@@ -149,3 +156,184 @@ def test_what_cannot_be_drawn_is_said(run, tmp_path, capsys):
     (run / "metrics.csv").write_text("step,loss\n1,2,3\n")
     with pytest.raises(InputError, match=r"run cannot be drawn: metrics.csv is not a table that begins with step"):
         read_curves([run])
+
+
+# Study tables: what is written reads back, and what is broken is refused in one sentence.
+
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def table(finished_sweep, tmp_path) -> Path:
+    """The finished sweep as a table, without its run folders."""
+    collect(finished_sweep, tmp_path / "table")
+    shutil.rmtree(finished_sweep)
+    return tmp_path / "table"
+
+
+def test_a_table_is_a_few_files_with_these_columns(table):
+    assert sorted(path.name for path in table.iterdir()) == ["about.json", "evaluations.csv"]
+    header, first, *rest = (table / "evaluations.csv").read_text().splitlines()
+    assert header == ",".join(COLUMNS) == "algo,env,seed,step,mean_return,cpu_seconds"
+    assert first.split(",")[:4] == ["iq", "InvertedPendulum-v5", "0", "1000"]
+    assert first.endswith(",nan")  # these runs have no clocks
+    assert len(rest) == 2 * 3 * 3 * 10 - 1
+    about = json.loads((table / "about.json").read_text())
+    assert list(about) == ["configs", "versions", "random_scores", "plans"]
+    assert set(about["random_scores"]) == {"InvertedPendulum-v5", "Pendulum-v1"}
+    assert [(plan["study"], plan["suite"]) for plan in about["plans"]] == [("small", "boxes")]
+    (versions,) = about["versions"]
+    assert versions["versions"] == VERSIONS
+    assert versions["runs"]["sac"] == {"InvertedPendulum-v5": [0, 1, 2], "Pendulum-v1": [0, 1, 2]}
+    entries = about["configs"]
+    assert len(entries) == 6
+    assert entries[0]["seeds"] == [0, 1, 2]
+    assert not {"env", "seed"} & set(entries[0]["config"])
+
+
+def test_the_runs_of_a_table_are_those_that_were_collected(small_plan, tmp_path):
+    for run in small_plan.runs:
+        write_run(tmp_path / "runs", run, 10.0, rate=0.5)
+    before = {identity(run.config): run for run in find_runs(tmp_path / "runs").runs}
+    collect(tmp_path / "runs", tmp_path / "table")
+    after = read_table(tmp_path / "table")
+    assert len(after) == len(before) == len(small_plan.runs)
+    for run in after:
+        same = before[identity(run.config)]
+        assert run.config == same.config
+        assert run.name == same.name
+        assert (run.versions, run.finished) == (same.versions, same.finished)
+        for name in ("steps", "means", "seconds"):
+            assert getattr(run, name).tolist() == getattr(same, name).tolist()
+
+
+def test_writing_what_was_read_changes_nothing(table):
+    before = {path.name: path.read_bytes() for path in table.iterdir() if path.is_file()}
+    write_table(table, read_table(table), study_table.read_metrics(table), random_scores.read(table), read_plans(table))
+    assert {path.name: path.read_bytes() for path in table.iterdir() if path.is_file()} == before
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("evaluations.csv", "mean_return,", "", "evaluations.csv must have the columns algo, env, seed, step"),
+        ("evaluations.csv", "algo,env", "env,algo", "evaluations.csv must have the columns algo, env, seed, step"),
+        ("evaluations.csv", ",0,1000,", ",zero,1000,", "evaluations.csv has numbers that are none in line 2"),
+        (
+            "evaluations.csv",
+            ",0,2000,",
+            ",0,1000,",
+            "steps that do not ascend from 0 to at most 1,000,000,000,000,000: iq on InvertedPendulum-v5, seed 0",
+        ),
+        ("evaluations.csv", ",nan\n", "\n", "evaluations.csv has 5 cells instead of 6 in line 2"),
+        ("evaluations.csv", "\niq,", "\niqq,", "about.json has no config of iqq on InvertedPendulum-v5, seed 0"),
+        (
+            "about.json",
+            '"algorithm": "iq"',
+            '"algorithm": "iqq"',
+            "iq on InvertedPendulum-v5: unknown algorithm",
+        ),
+        ("about.json", '"layout": 1', '"layout": 99', "it has run-folder layout 99"),
+        ("about.json", '"discount": 0.99', '"discount": 2', "discount must be"),
+        ("about.json", '"algo": "iq"', '"line": "iq"', "about.json: configs must be a list of entries"),
+        ("about.json", "[\n", "", "about.json cannot be read"),
+        ("about.json", '{"algo"', '7, {"algo"', "about.json: configs must be a list of entries"),
+        ("about.json", '"runs"', '"of"', "about.json: versions must be a list of entries"),
+        ("about.json", '"mean"', '"mode"', "about.json holds no random-policy scores"),
+        ("about.json", '"left_out"', '"out"', "about.json is not the plan of a sweep"),
+    ],
+)
+def test_a_broken_table_is_refused_in_one_sentence(table, capsys, file, old, new, message):
+    edit(table / file, old, new)
+    assert cli.run(["report", str(table)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize("file", ["evaluations.csv", "about.json"])
+def test_a_table_without_one_of_its_files_is_named_as_broken(table, file):
+    (table / file).unlink()
+    assert is_table(table)
+    (broken,) = find_runs(table).broken
+    assert broken.reason == f"it has no {file}"
+
+
+def test_runs_below_a_broken_table_are_reported_all_the_same(table, small_plan):
+    write_run(table, small_plan.runs[0], 1.0)
+    edit(table / "about.json", "[\n", "")
+    found = gather(table)
+    assert len(found.runs) == 1
+    assert [broken.name for broken in found.broken] == ["."]
+
+
+def as_before(table: Path) -> None:
+    """The same table as it was written when every part of about.json had a file of its own."""
+    about = json.loads((table / "about.json").read_text())
+    (table / "about.json").unlink()
+    (table / "configs.json").write_text(json.dumps(about["configs"]))
+    (table / "versions.json").write_text(json.dumps(about["versions"]))
+    (table / "random-scores.json").write_text(json.dumps(about["random_scores"]))
+    for plan in about["plans"]:
+        path = plan_path(table, plan["study"], plan["suite"])
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(plan))
+
+
+def test_a_table_of_several_files_is_read_and_collecting_makes_it_one_of_today(table):
+    before = {path.name: path.read_bytes() for path in table.iterdir()}
+    told = gather(table)
+    as_before(table)
+    assert is_table(table)
+    assert repr(gather(table)) == repr(told)
+    collect(table, table)
+    assert {path.name: path.read_bytes() for path in table.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("evaluations.csv", "\niq,", "\niqq,", "configs.json has no config of iqq on InvertedPendulum-v5, seed 0"),
+        ("configs.json", '"algo": "iq"', '"line": "iq"', "configs.json: configs must be a list of entries"),
+        ("versions.json", '"runs"', '"of"', "versions.json: versions must be a list of entries"),
+    ],
+)
+def test_a_broken_table_of_several_files_is_refused_too(table, file, old, new, message):
+    as_before(table)
+    edit(table / file, old, new)
+    with pytest.raises(InputError, match=message):
+        read_table(table)
+
+
+def test_run_folders_below_a_table_are_found_too(table, small_plan):
+    folder = write_run(table, small_plan.runs[0], 1.0)
+    found = find_runs(table.parent)
+    assert found.tables == (table,)
+    assert len(found.runs) == 19
+    assert folder in {run.folder for run in found.runs}
+
+
+def test_a_rate_that_follows_another_one_is_no_other_setting():
+    """SAC's temperature had the learning rate of the networks; now it has its own, of the same value."""
+    now, then = resolve("sac", "Pendulum-v1"), resolve("sac", "Pendulum-v1", temperature_learning_rate=None)
+    assert identity(now) == identity(then)
+    assert differences(now, then) == ""
+    faster = resolve("sac", "Pendulum-v1", temperature_learning_rate=None, learning_rate=1e-3)
+    assert identity(now) != identity(faster)
+    assert "temperature_learning_rate 0.0003 there, 0.001 planned" in differences(now, faster)
+
+
+@pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a source distribution has no benchmarks")
+def test_the_tables_of_the_benchmarks_are_whole():
+    found = find_runs(BENCHMARKS)
+    names = {path.relative_to(BENCHMARKS).as_posix() for path in found.tables}
+    assert {"gym-100k", "gym-300k", "halfcheetah", "quick", "target-update"} <= names
+    assert not found.broken
+    assert len(found.runs) >= 244

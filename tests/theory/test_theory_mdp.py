@@ -27,9 +27,8 @@ from implicitq.theory.library import (
     garnet,
     grid_world,
 )
-from implicitq.theory.logspace import greedy
 from implicitq.theory.mdp import FiniteMDP as FiniteMDPClass
-from implicitq.theory.solve import iterate_to_optimum, log_of
+from implicitq.theory.solve import greedy, iterate_to_optimum, log_of
 
 
 def uniform_table(states=3, actions=2):

@@ -24,8 +24,7 @@ from implicitq.theory.complexity import (
     ladder,
     sample_complexity,
 )
-from implicitq.theory.rows import checked, measured
-from implicitq.theory.study import PARTS, Averaging, StudyPlan, averaging_of, study, table
+from implicitq.theory.study import PARTS, Averaging, StudyPlan, averaging_of, checked, measured, study, table
 from implicitq.types import InputError
 
 

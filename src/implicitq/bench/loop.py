@@ -16,7 +16,7 @@ from implicitq.bench.clock import seconds_of, summary
 from implicitq.configs import Config
 from implicitq.envs.making import EnvironmentMaker
 from implicitq.events import Ticked
-from implicitq.runs.conditions import versions
+from implicitq.machine import versions
 from implicitq.stacking import Together
 from implicitq.train import Trainer
 

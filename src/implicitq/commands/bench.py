@@ -22,7 +22,7 @@ _QUICK_SHAPES = ("Pendulum-v1", "HalfCheetah-v5")
 _START = """
 from implicitq.compilation import use_cache
 use_cache()  # before JAX is imported, as the command would
-from implicitq.bench.start import watched
+from implicitq.bench.parts import watched
 from implicitq.commands.train import run
 watched(run, {!r})
 """
@@ -67,14 +67,14 @@ def run(arguments: list[str]) -> int:
 
 
 def _measure(options: Options[Config], tell: Callable[[str], None]) -> dict[str, Any]:
-    from implicitq.runs.conditions import versions
+    from implicitq.machine import versions
 
     measured = {"growth": _growth(options, tell)} if options.growth else _parts(options, tell)
     return {**measured, "versions": versions()}
 
 
 def _parts(options: Options[Config], tell: Callable[[str], None]) -> dict[str, Any]:
-    from implicitq.bench import measure, parts, start
+    from implicitq.bench import measure, parts
     from implicitq.bench.loop import WarmLoop
 
     config, repeats, found = options.config, options.repeats, {}
@@ -98,7 +98,7 @@ def _parts(options: Options[Config], tell: Callable[[str], None]) -> dict[str, A
     if "start" in options.parts:
         tell(f"the start of {about}")
         command = [config.algorithm, "--env", config.env, "--hidden", *map(str, config.hidden)]
-        found["start"] = start.measure_start(_START.format(command), min(repeats, 3))
+        found["start"] = parts.measure_start(_START.format(command), min(repeats, 3))
     return found
 
 

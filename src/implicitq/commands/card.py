@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> int:
     use_cache()
 
     from implicitq.push import CARD, Sharing, describe
-    from implicitq.runs.atomic_files import write_atomically
+    from implicitq.runs.files import write_atomically
 
     sharing = Sharing(options.directory, repo, options.best, options.episodes, False, options.env, options.trust_env)
     made = describe(sharing)

@@ -17,11 +17,10 @@ from implicitq import configs
 from implicitq.compilation import VARIABLE
 from implicitq.configs import fields
 from implicitq.configs.preset_files import FILE, is_path
-from implicitq.envs.ids import module_of
 from implicitq.runs.hub import is_address
 from implicitq.sweeps.suites import DESCRIPTIONS
 from implicitq.types import InputError
-from implicitq.validation import ALIASES
+from implicitq.validation import ALIASES, module_of
 
 fields.HIDDEN = tyro.conf.Suppress
 

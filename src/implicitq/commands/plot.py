@@ -34,9 +34,8 @@ def run(arguments: list[str]) -> int:
     if not options.folders:
         raise InputError("plot needs at least one run folder: implicitq plot DIR...")
 
-    from implicitq.runs.atomic_files import write_atomically
-    from implicitq.runs.curve import overview
-    from implicitq.runs.overview import read_curves
+    from implicitq.runs.curve import overview, read_curves
+    from implicitq.runs.files import write_atomically
 
     found = read_curves(options.folders)
     write_atomically(options.out, overview(found, form))

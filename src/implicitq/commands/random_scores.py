@@ -7,9 +7,9 @@ from typing import Annotated
 
 from implicitq.commands.display import console, table
 from implicitq.commands.parsing import Folder, SuiteName, TrustSuite, default, find_modules_here, parse
-from implicitq.envs.ids import refuse_modules
 from implicitq.sweeps import random_scores
 from implicitq.sweeps.suites import suite_of
+from implicitq.validation import refuse_modules
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from rich.table import Table
 from implicitq.commands.display import console, table
 from implicitq.commands.parsing import Cache, SuiteName, TrustSuite, default, find_modules_here, parse
 from implicitq.compilation import use_cache
-from implicitq.envs.ids import refuse_modules
-from implicitq.sweeps import cluster, estimate, random_scores, sweep
+from implicitq.sweeps import cluster, random_scores, sweep
 from implicitq.sweeps.display import Live, duration
 from implicitq.sweeps.pool import cores, run_pool
 from implicitq.sweeps.studies import STUDIES, Plan, PlannedRun, expand, study_of
 from implicitq.sweeps.suites import suite_of
 from implicitq.sweeps.sweep import Outcome
+from implicitq.validation import refuse_modules
 
 _STUDIES = "; ".join(f"{study.name}: {study.summary}" for study in STUDIES.values())
 StudyName = Annotated[str, tyro.conf.arg(help=f"{_STUDIES}.")]
@@ -93,12 +93,12 @@ def _tell_plan(options: Options, plan: Plan, todo: list[PlannedRun]) -> None:
     console.print(f"{len(todo)} runs to do of {len(plan.runs)}, {steps:,} environment steps")
     if not todo:
         return
-    known = estimate.rates(options.out, plan, options.rate, console.print)
+    known = sweep.rates(options.out, plan, options.rate, console.print)
     for algorithm, rate in known.items():
         console.print(f"{algorithm}: {rate.steps_per_second:,.0f} steps/s on one core ({rate.source})")
     workers = len(cores(options.workers))
-    expected = estimate.seconds(todo, known, workers)
-    alone = estimate.seconds(todo, known, 1)
+    expected = sweep.expected_seconds(todo, known, workers)
+    alone = sweep.expected_seconds(todo, known, 1)
     console.print(f"expected: {duration(expected)} with {workers} worker(s); {duration(alone)} of one core in all")
 
 

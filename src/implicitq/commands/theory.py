@@ -16,8 +16,7 @@ from implicitq.reports.theory_page import fresh_folder, number_text, reference_t
 from implicitq.theory.complexity import QUICK_PLAN, Complexity, ComplexityPlan, sample_complexity
 from implicitq.theory.library import Name, by_name
 from implicitq.theory.mdp import FiniteMDP
-from implicitq.theory.rows import Row
-from implicitq.theory.study import PARTS, Study, StudyPlan, study
+from implicitq.theory.study import PARTS, Row, Study, StudyPlan, study
 from implicitq.theory.study import table as rows_of
 from implicitq.types import InputError
 

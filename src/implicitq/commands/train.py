@@ -16,11 +16,11 @@ from implicitq.commands.display import console, table
 from implicitq.commands.parsing import C, Cache, Device, Hyperparameters, Track, default, parse_with_config
 from implicitq.compilation import use_cache
 from implicitq.configs import Config, describe_preset
-from implicitq.envs.ids import module_of
 from implicitq.events import AnyListener
 from implicitq.runs.layout import CURVE, checkpoint_steps, fresh_folder, read_evaluations, run_folders
-from implicitq.runs.metrics import first_implausible
+from implicitq.runs.logs import first_implausible
 from implicitq.types import Evaluation, InputError
+from implicitq.validation import module_of
 
 if TYPE_CHECKING:
     from implicitq.agent import Agent

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from implicitq.envs import ids, spaces
+from implicitq.envs import spaces
 from implicitq.types import InputError
-from implicitq.validation import brief, nearest
+from implicitq.validation import brief, check_env_id, module_of, nearest
 
 EnvironmentSource = str | gym.Env | Callable[[], gym.Env]
 
@@ -140,11 +140,11 @@ def _told(error: Exception) -> str:
 
 def _make(name: str, **arguments: Any) -> gym.Env:
     """`gymnasium.make` with errors that help."""
-    ids.check_form(name)
+    check_env_id(name)
     for prefix, package in _PACKAGES.items():
         if name.startswith(prefix):
             _import_package(name, package)
-    module = ids.module_of(name)
+    module = module_of(name)
     if module is not None:
         _import_module(name, module)
     entry = gym.registry.get(name)
@@ -215,7 +215,7 @@ def _log_mujoco_warning(message: str) -> None:
 
 
 def _guess(name: str, known: list[str]) -> str:
-    module = ids.module_of(name)
+    module = module_of(name)
     hint = nearest(name.removeprefix(f"{module}:"), known).split(" known: ")[0]
     return hint if len(hint) > 1 else f"; gymnasium knows {len(known)}, such as HalfCheetah-v5 and CartPole-v1"
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from implicitq.configs import ImplicitConfig
 from implicitq.networks import Network, network_for
-from implicitq.policies.choices import ChoicePolicy, bin_centres
+from implicitq.policies.base import ChoicePolicy, bin_centres
 from implicitq.types import Spec
 
 _UNITS = 32  # U

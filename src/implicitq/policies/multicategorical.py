@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 from implicitq.configs import ImplicitConfig
 from implicitq.networks import Network, network_for
-from implicitq.policies.choices import ChoicePolicy, bin_centres
+from implicitq.policies.base import ChoicePolicy, bin_centres
 from implicitq.types import Spec
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from implicitq import configs
 from implicitq.configs import Config
+from implicitq.machine import OF_THE_PROCESS, unused_packages
 from implicitq.reports.labels import BRANCH
-from implicitq.runs.conditions import OF_THE_PROCESS, unused_packages
 from implicitq.runs.finding import Broken, find_runs
 from implicitq.runs.layout import FoundRun, slug
 from implicitq.runs.settings import ForeignConfig, identity

@@ -14,18 +14,17 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from implicitq.configs import Config
+from implicitq.machine import OF_THE_PROCESS
 from implicitq.reports import figures, page, statistics, tables
 from implicitq.reports.reading import Gathered, Section, as_planned, distinct, gather
 from implicitq.reports.scores import StudyScores, TaskScores, score_study
 from implicitq.reports.signals import Signals
 from implicitq.reports.summary import HOW, summary
 from implicitq.reports.tables import DataTable
-from implicitq.runs.atomic_files import write_atomically
-from implicitq.runs.conditions import OF_THE_PROCESS
+from implicitq.runs.files import refuse_links, write_atomically
 from implicitq.runs.finding import REPORT
 from implicitq.runs.layout import slug
 from implicitq.runs.settings import identity, to_file
-from implicitq.runs.strangers import refuse_links
 from implicitq.sweeps.sweep import train_command
 from implicitq.types import Array, InputError
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from implicitq.reports.figures import Curve
-from implicitq.runs import metrics, study_table
+from implicitq.runs import logs, study_table
+from implicitq.runs.files import LARGEST_RETURN, LARGEST_STEP
 from implicitq.runs.layout import METRICS, FoundRun, check_log
-from implicitq.runs.strangers import LARGEST_RETURN, LARGEST_STEP
 from implicitq.types import Array, InputError
 
 PANELS: dict[str, tuple[str, ...]] = {  # title -> columns, the first that is there counts
@@ -55,7 +55,7 @@ class Signals:
             except InputError as error:
                 self.notes[run.name] = f"{run.name}: its loss, value and entropy are not shown: {error}"
                 columns = {}
-            told = metrics.implausible_in(columns)
+            told = logs.implausible_in(columns)
             if told is not None:
                 self.diverged[run.name] = f"{run.name}: {told}"
             self._binned[key] = _binned(columns, end)
@@ -66,7 +66,7 @@ class Signals:
             if not (run.folder / METRICS).is_file():
                 return {}
             check_log(run.folder, METRICS)
-            return metrics.read_metrics(run.folder)
+            return logs.read_metrics(run.folder)
         if run.folder not in self._tables:
             self._tables[run.folder] = {}  # a table that is broken is told of once
             self._tables[run.folder] = study_table.read_metrics(run.folder)

@@ -17,8 +17,7 @@ from implicitq.reports import theory_figures as draw
 from implicitq.reports.tables import words_table
 from implicitq.runs.layout import slug
 from implicitq.theory.complexity import Complexity
-from implicitq.theory.rows import Row
-from implicitq.theory.study import Study, StudyPlan
+from implicitq.theory.study import Row, Study, StudyPlan
 from implicitq.types import InputError
 
 _INTRODUCTION = (

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from implicitq import configs
 from implicitq.configs import Config
-from implicitq.runs.atomic_files import read_json
+from implicitq.runs.files import read_json
 from implicitq.runs.layout import BRANCHES
 from implicitq.runs.settings import NOT_LEARNT
 from implicitq.types import InputError

@@ -16,9 +16,9 @@ import numpy as np
 
 from implicitq.configs import Config
 from implicitq.runs import manifests
-from implicitq.runs.atomic_files import array_bytes, digest_of, json_bytes, read_arrays
 from implicitq.runs.branches import Branch
 from implicitq.runs.directory import PART, Directory
+from implicitq.runs.files import array_bytes, digest_of, json_bytes, read_arrays
 from implicitq.runs.layout import CHECKPOINTS, CONFIG, LOGS, REPLAY, checkpoint_steps
 from implicitq.runs.manifests import FORMAT, checkpoint_step, is_segment, mark, stem
 from implicitq.runs.settings import changed_since, lasting

@@ -20,12 +20,12 @@ from implicitq.configs import Config
 from implicitq.envs.making import EnvironmentFailed
 from implicitq.envs.statistics import Shared
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Stopped
-from implicitq.runs import branches, layout, policy_file, timing
-from implicitq.runs.atomic_files import json_bytes, read_json
+from implicitq.machine import TOGETHER, XLA_FLAGS, unused_packages, versions
+from implicitq.runs import branches, layout, policy_file
 from implicitq.runs.branches import Branch
 from implicitq.runs.checkpoints import Checkpoints, Loss, ReplayDamaged
-from implicitq.runs.conditions import TOGETHER, XLA_FLAGS, unused_packages, versions
 from implicitq.runs.directory import PART, Directory
+from implicitq.runs.files import json_bytes, read_json
 from implicitq.runs.layout import (
     BEST,
     BRANCHES,
@@ -44,7 +44,7 @@ from implicitq.runs.layout import (
     TRACKING,
     VERSIONS,
 )
-from implicitq.runs.metrics import read_metrics
+from implicitq.runs.logs import CLOCKS, Clock, read_clocks, read_metrics
 from implicitq.train import Trainer
 from implicitq.types import Array, Evaluation, InputError
 
@@ -82,7 +82,7 @@ class RunFolder:
         self.config = config
         self._files = Directory(directory, LOCK, (CHECKPOINTS, REPLAY))
         self._checkpoints = Checkpoints(self._files)
-        self._clock = timing.Clock(0.0, 0.0, max(1, len(together)))
+        self._clock = Clock(0.0, 0.0, max(1, len(together)))
         self._trainer: Trainer | None = None  # known from `prepare` or `restore` on
         self._metrics: list[str] = []  # columns of metrics.csv, likewise
 
@@ -171,7 +171,7 @@ class RunFolder:
         headers = {
             METRICS: self._metrics,
             EVALUATIONS: layout.evaluation_columns(self.config.eval_episodes),
-            TIMING: timing.COLUMNS,
+            TIMING: CLOCKS,
         }
         for name, header in headers.items():
             self._files.write(name, _line(header))
@@ -375,13 +375,13 @@ class RunFolder:
 
     def _cut_timing(self, step: int) -> None:
         """Forget the clocks after `step`, and let them go on from there; what cannot be read is left out."""
-        rows, whole = timing.read_rows(self._files.read(TIMING))
+        rows, whole = read_clocks(self._files.read(TIMING))
         if not whole:
             warnings.warn(f"{self.directory / TIMING} was damaged; its clocks go on from what is left", stacklevel=2)
         kept = [row for row in rows if row.step <= step]
-        self._files.write(TIMING, b"".join(map(_line, [timing.COLUMNS, *kept])))
+        self._files.write(TIMING, b"".join(map(_line, [CLOCKS, *kept])))
         if kept:
-            self._clock = timing.Clock(kept[-1].wall, kept[-1].cpu, max(1, len(self._together)))
+            self._clock = Clock(kept[-1].wall, kept[-1].cpu, max(1, len(self._together)))
 
 
 def _line(values: Iterable[Any]) -> bytes:

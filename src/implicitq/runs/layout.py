@@ -17,8 +17,8 @@ import numpy as np
 from implicitq import configs
 from implicitq.configs import Config
 from implicitq.runs import manifests, settings
+from implicitq.runs.files import LARGEST_JSON, LARGEST_RETURN, LARGEST_STEP, parse_json, read_bytes, read_end
 from implicitq.runs.settings import RunConfig
-from implicitq.runs.strangers import LARGEST_JSON, LARGEST_RETURN, LARGEST_STEP, parse_json, read_bytes, read_end
 from implicitq.types import Array, Evaluation, InputError
 
 CONFIG = "config.json"

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from implicitq.runs.atomic_files import digest_of, read_json
+from implicitq.runs.files import digest_of, read_json
 from implicitq.types import InputError
 
 FORMAT = 1

@@ -17,13 +17,13 @@ import numpy as np
 import safetensors
 from gymnasium import Space
 
-from implicitq import algorithms, configs, memory
+from implicitq import algorithms, configs, machine
 from implicitq.configs import Config
-from implicitq.devices import Device
 from implicitq.envs import space_data, spaces, statistics
 from implicitq.envs.statistics import Shared
 from implicitq.learner import Actor, Stored, least_parameters, load_actor
-from implicitq.runs.atomic_files import HEADER, array_bytes, write_atomically
+from implicitq.machine import Device
+from implicitq.runs.files import HEADER, array_bytes, write_atomically
 from implicitq.types import Array, InputError
 from implicitq.validation import brief
 
@@ -107,7 +107,7 @@ def _read(file: Any, device: Device | None) -> PolicyFile:
 
     def arrays() -> dict[str, Array]:
         size = 4 * held + 8 * (_numbers(found) - held)
-        memory.refuse_excess("the policy", size, size)
+        machine.refuse_excess("the policy", size, size)
         return _checked_arrays({name: file.get_tensor(name) for name in found}, header)
 
     actor = load_actor(algorithms.build(config, spec), spec, config, weights, arrays, device)

@@ -10,7 +10,7 @@ from typing import Any
 
 from implicitq import configs
 from implicitq.configs import Config
-from implicitq.runs.strangers import LARGEST_STEP, check_name
+from implicitq.runs.files import LARGEST_STEP, check_name
 from implicitq.types import InputError
 
 _FAILURES = {"on_env_error", "env_timeout"}  # what is done about them

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from implicitq.runs import settings
-from implicitq.runs.atomic_files import write_atomically
+from implicitq.runs.files import LARGEST_STEP, check_name, read_bytes, write_atomically
 from implicitq.runs.layout import (
     EVALUATIONS,
     METRICS,
@@ -29,7 +29,6 @@ from implicitq.runs.layout import (
     run_name,
     spacing,
 )
-from implicitq.runs.strangers import LARGEST_STEP, check_name, read_bytes
 from implicitq.types import Array, InputError
 
 ABOUT = "about.json"

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from implicitq.runs.files import check_name, read_bytes, refuse_links
 from implicitq.runs.finding import Broken, Found, find_runs
 from implicitq.runs.layout import EVALUATIONS, METRICS, FoundRun, check_log, run_name
 from implicitq.runs.settings import SCALE, differences, identity
-from implicitq.runs.strangers import check_name, read_bytes, refuse_links
 from implicitq.runs.study_table import ABOUT, Key, is_table, key_of, read_metrics, read_table, write_table
 from implicitq.sweeps import random_scores, sweep
 from implicitq.sweeps.studies import label_of

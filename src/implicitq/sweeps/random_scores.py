@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitq.runs.atomic_files import read_json, write_json
-from implicitq.runs.strangers import LARGEST_RETURN, check_name
+from implicitq.runs.files import LARGEST_RETURN, check_name, read_json, write_json
 from implicitq.runs.study_table import ABOUT, read_extra
 from implicitq.types import InputError
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from implicitq import configs
+from implicitq.runs.files import LARGEST_JSON, check_file_name, check_name, is_file_name, read_bytes
 from implicitq.runs.layout import slug
-from implicitq.runs.strangers import LARGEST_JSON, check_file_name, check_name, is_file_name, read_bytes
 from implicitq.types import ActionKind, InputError
 from implicitq.validation import nearest
 

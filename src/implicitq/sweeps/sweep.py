@@ -1,23 +1,25 @@
-"""A sweep: the runs of a plan, their state on disk, and the processes that make them or go on with them."""
+"""A sweep: the runs of a plan, their state on disk, the processes that make them or go on with them, and their time."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import reprlib
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from implicitq.configs import to_flags, to_json
 from implicitq.runs import layout
-from implicitq.runs.atomic_files import read_json, write_json
+from implicitq.runs.files import check_file_name, check_name, read_end, read_json, refuse_links, write_json
 from implicitq.runs.settings import differences, identity
-from implicitq.runs.strangers import check_file_name, check_name, read_end, refuse_links
 from implicitq.runs.study_table import ABOUT, is_table, read_extra, read_table
 from implicitq.sweeps.studies import Plan, PlannedRun
 from implicitq.sweeps.suites import settings_table
@@ -29,6 +31,8 @@ ATTEMPTS = 3  # a run that crashes goes on from its checkpoint this often in all
 _ELSEWHERE = "choose another --out"
 _LOG_END = 100_000  # bytes of a log in which the reason of a failure is looked for
 _LONGEST_LABEL = 500
+_TRIAL_STEPS, _TRIALS = 200, 2  # enough for an estimate of the time
+_LEAST_REPLAY = 2_000  # what measuring fills
 
 
 @dataclass(frozen=True)
@@ -212,3 +216,50 @@ def common_settings(plans: Sequence[Mapping[str, Any]], name: str, task: str) ->
     covering = [plan for plan in plans if any(name in folders for folders in plan["lines"].values())]
     told = [plan["settings"][task] for plan in covering or plans if task in plan["settings"]]
     return told[0] if told and all(settings == told[0] for settings in told) else None
+
+
+class Rate(NamedTuple):
+    steps_per_second: float
+    source: str
+
+
+def rates(out: Path, plan: Plan, given: float | None, tell: Callable[[str], None]) -> dict[str, Rate]:
+    """Steps per second of every algorithm on one core: given, found in clocks of runs that exist, or measured."""
+    if given is not None and not given > 0:
+        raise InputError(f"rate must be a positive number, got {given}")
+    found: dict[str, Rate] = {}
+    for algorithm in dict.fromkeys(run.algorithm for run in plan.runs):
+        runs = [run for run in plan.runs if run.algorithm == algorithm]
+        if given is not None:
+            found[algorithm] = Rate(given, "given by --rate")
+            continue
+        clocks = [p.rate for p in (layout.progress_of(out / run.folder) for run in runs) if p.rate is not None]
+        if clocks:
+            found[algorithm] = Rate(float(np.median(clocks)), f"median of {len(clocks)} run(s) in {out}")
+            continue
+        tell(f"measuring {algorithm} on {runs[0].env}")
+        found[algorithm] = Rate(_measured_rate(runs[0]), f"measured now on {runs[0].env}, without evaluations")
+    return found
+
+
+def expected_seconds(runs: list[PlannedRun], known: dict[str, Rate], workers: int) -> float:
+    """Wall time, if the workers share the work evenly."""
+    return sum(run.config().steps / known[run.algorithm].steps_per_second for run in runs) / min(
+        workers, len(runs) or 1
+    )
+
+
+def _measured_rate(run: PlannedRun) -> float:
+    before: set[int] | None = None
+    if hasattr(os, "sched_getaffinity"):  # as a worker would be
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(before)})
+    try:
+        from implicitq.bench import measure
+
+        config = dataclasses.replace(run.config(), replay_size=max(run.config().replay_size, _LEAST_REPLAY))
+        done: dict[str, Any] = measure(config, steps=_TRIAL_STEPS, repeats=_TRIALS)
+    finally:
+        if before is not None:
+            os.sched_setaffinity(0, before)
+    return float(done["steps_per_second"])

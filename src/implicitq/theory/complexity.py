@@ -15,8 +15,8 @@ import numpy as np
 from implicitq.theory.bounds import policy_gap
 from implicitq.theory.errors import SampledTransitions
 from implicitq.theory.mdp import FiniteMDP, check_count
-from implicitq.theory.rows import Row, measured
 from implicitq.theory.schemes import iq_dp, q_learning, speedy_q_learning
+from implicitq.theory.study import Row, measured
 from implicitq.theory.trace import Trace
 
 PREDICTED_ACCURACY_SLOPE = 2.0  # samples ~ (1 / epsilon)^2

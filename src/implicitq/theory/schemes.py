@@ -12,8 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from implicitq.theory.errors import ErrorModel
-from implicitq.theory.logspace import greedy, soft_max
 from implicitq.theory.mdp import FiniteMDP, check_alpha, check_number, check_temperature
+from implicitq.theory.solve import greedy, soft_max
 from implicitq.theory.trace import Keep, Noise, Scheme, Seeds, State, Trace, run
 
 

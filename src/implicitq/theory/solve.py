@@ -3,6 +3,10 @@
 Notation of Sec. 3: T_pi^t Q = r + gamma P <pi, Q - t ln pi>, and Q_*^t is the fixed point of its maximum over
 pi. Up to `DIRECT_STATES` states linear systems are solved directly; beyond that by iteration with two-sided
 bounds on the error, so that `tolerance` is a guarantee and not a stopping heuristic.
+
+Policies are in log space. `soft_max`, `greedy` and `entropy` work on [..., A] along `axis`; nothing there overflows or
+takes the logarithm of zero, and all stays exact as the temperature goes to zero: the largest entry is taken out before
+exponentials, so that `|Q| / temperature` may be as large as floats allow.
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sparse
 
-from implicitq.theory.logspace import entropy, greedy, soft_max
 from implicitq.theory.mdp import FiniteMDP, check_temperature
 
 DIRECT_STATES = 2000  # a dense system of this size takes 32 MB and a fraction of a second
@@ -32,6 +35,36 @@ class Iteration(NamedTuple):
     value: np.ndarray
     error: float
     sweeps: int
+
+
+def soft_max(q: np.ndarray, temperature: float, axis: int = -1) -> tuple[np.ndarray, np.ndarray]:
+    """Lemma 1, read from right to left: Q = temperature ln pi + V.
+
+    Returns V = temperature ln sum exp(Q / temperature), without the action axis, and the soft advantage
+    temperature ln pi = Q - V, in the unit of rewards. At temperature 0 these are max Q and the advantage Q -
+    max Q.
+    """
+    top = q.max(axis=axis, keepdims=True)
+    advantage = q - top
+    if temperature > 0:
+        scaled = advantage / temperature
+        excess = temperature * np.log(np.exp(scaled, out=scaled).sum(axis=axis, keepdims=True))
+        advantage -= excess
+        top += excess
+    return np.squeeze(top, axis=axis), advantage
+
+
+def greedy(q: np.ndarray, axis: int = -1) -> np.ndarray:
+    """ln of the greedy policy: exact ties share the probability, as they do in the limit temperature -> 0."""
+    best = q == q.max(axis=axis, keepdims=True)
+    count = best.sum(axis=axis, keepdims=True)
+    return np.where(best, -np.log(count), -np.inf)
+
+
+def entropy(log_policy: np.ndarray, axis: int = -1) -> np.ndarray:
+    """H(pi) = - <pi, ln pi>, with 0 ln 0 = 0."""
+    finite = np.where(np.isneginf(log_policy), 0.0, log_policy)
+    return -(np.exp(log_policy) * finite).sum(axis=axis)
 
 
 def log_of(policy: Any, mdp: FiniteMDP) -> np.ndarray:

@@ -1,20 +1,35 @@
-"""One MDP put through the whole theory: both theorems, averaging of errors, limits, the fixed point."""
+"""One MDP put through the whole theory: both theorems, averaging of errors, limits, the fixed point; and its table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from implicitq.theory.bounds import Equivalence, ErrorBound, policy_gap, theorem_1, theorem_2, value_bound
 from implicitq.theory.errors import GaussianNoise
 from implicitq.theory.mdp import FiniteMDP, check_alpha, check_count, check_number, check_temperature
-from implicitq.theory.rows import Row, checked, measured
 from implicitq.theory.schemes import advantage_learning, iq_dp, value_iteration
 from implicitq.theory.solve import optimum
 
 LIMIT_TEMPERATURES = tuple(10.0**-exponent for exponent in range(7))
+
+Verdict = Literal["holds", "fails", "measured", "not reached"]
+
+
+class Row(NamedTuple):
+    """One line of the table of a study: a quantity, its value, what to hold it against, and how that ends."""
+
+    mdp: str
+    part: str
+    quantity: str
+    value: float
+    reference: float | None
+    meaning: str  # of the reference
+    verdict: Verdict
+    sentence: str  # for a reader without the paper
 
 
 @dataclass(frozen=True)
@@ -151,6 +166,18 @@ def limits_of(mdp: FiniteMDP, plan: StudyPlan) -> Limits:
         np.array([distance(plan.alpha, temperature, advantage) for temperature in LIMIT_TEMPERATURES]),
         np.abs(trace.values - goal).max(axis=1),
     )
+
+
+def checked(mdp: str, part: str, quantity: str, value: float, most: float, sentence: str) -> Row:
+    """A value that theory keeps at or below `most`."""
+    return Row(mdp, part, quantity, value, most, "at most", "holds" if value <= most else "fails", sentence)
+
+
+def measured(mdp: str, part: str, quantity: str, value: float, sentence: str, reference: float | None = None) -> Row:
+    """A value that theory says nothing exact about; `reference` stands beside it. NaN is what was not reached."""
+    reached = value == value  # NaN differs from itself
+    meaning = "" if reference is None else "the bound's"
+    return Row(mdp, part, quantity, value, reference, meaning, "measured" if reached else "not reached", sentence)
 
 
 def table(result: Study) -> list[Row]:

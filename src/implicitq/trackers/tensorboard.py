@@ -13,7 +13,7 @@ from tensorboard.plugins.hparams import summary_v2 as hparams
 from tensorboard.plugins.text import summary_v2 as text
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from implicitq.trackers.tracking import About
+from implicitq.trackers import About
 from implicitq.types import InputError
 
 FOLDER = "tensorboard"

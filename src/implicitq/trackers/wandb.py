@@ -10,7 +10,7 @@ import os
 
 import wandb
 
-from implicitq.trackers.tracking import About
+from implicitq.trackers import About
 
 
 class Sink:

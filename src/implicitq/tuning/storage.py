@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from implicitq.runs.strangers import require_plain
+from implicitq.runs.files import require_plain
 from implicitq.tuning.space import Choice, Space
 from implicitq.types import InputError
 from implicitq.validation import brief

@@ -19,9 +19,8 @@ from implicitq import configs
 from implicitq.configs import Config
 from implicitq.events import Evaluated, Event
 from implicitq.runs import layout
-from implicitq.runs.atomic_files import read_json, write_json
+from implicitq.runs.files import read_json, refuse_links, write_json
 from implicitq.runs.settings import differences
-from implicitq.runs.strangers import refuse_links
 from implicitq.tuning import space as spaces
 from implicitq.tuning import storage
 from implicitq.tuning.space import Choice, Space

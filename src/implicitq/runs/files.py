@@ -1,10 +1,13 @@
-"""Files that may come from a stranger: read within bounds, never through a link, and with names that can be shown.
+"""Files, read as if they came from a stranger, and written so that they are whole or not there. Needs no JAX.
 
-Needs no JAX. What cannot be read is an OSError or ValueError with a reason; who knows the file puts its name in front.
+Reading is within bounds, never through a link, and runs no code; names must be such that they can be shown. What cannot
+be read is an OSError or ValueError with a reason, and who knows the file puts its name in front; `read_json` and
+`read_arrays` do that themselves, with an InputError.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -13,7 +16,11 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from implicitq.types import InputError
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from implicitq.types import Array, InputError
 
 LARGEST_TABLE = 256 << 20  # bytes of a CSV file: a hundred times more than the longest runs have
 LARGEST_JSON = 32 << 20
@@ -101,3 +108,69 @@ def refuse_links(root: Path, path: Path) -> Path:
         if each.is_symlink():
             raise InputError(f"{each} is a link, which is not followed; remove it, or choose another folder")
     return path
+
+
+HEADER = "implicitq"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside the target, flush to the disk, rename: a reader sees the old file or the new one.
+
+    For files at places that the user chose; those of a run folder are written by `Directory`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".part")
+    temporary.unlink(missing_ok=True)  # left by a process that died, or a link to somewhere else
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from error  # a full disk does not know which file
+
+
+def write_json(path: Path, data: Any) -> None:
+    write_atomically(path, json_bytes(data))
+
+
+def json_bytes(data: Any) -> bytes:
+    return (json.dumps(data, indent=2) + "\n").encode()
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return parse_json(read_bytes(path, LARGEST_JSON))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+
+
+def array_bytes(arrays: dict[str, Array], header: dict[str, Any]) -> bytes:
+    """Arrays and plain data as one safetensors file."""
+    return safetensors.numpy.save(
+        {name: np.asarray(array, order="C") for name, array in arrays.items()}, {HEADER: json.dumps(header)}
+    )
+
+
+def read_arrays(path: Path, digest: str | None = None) -> tuple[dict[str, Array], dict[str, Any]]:
+    """The arrays and the header of a file of `array_bytes`; with a `digest`, refuses one that was altered."""
+    try:
+        require_plain(path)
+        if digest is not None:
+            with open(path, "rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                    raise InputError(f"{path} was altered or cut short: its checksum is wrong")
+        with safetensors.safe_open(path, framework="numpy") as file:
+            header = json.loads((file.metadata() or {})[HEADER])
+            return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
+    except InputError:
+        raise
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, safetensors.SafetensorError) as error:
+        raise InputError(f"{path} is not a file of implicitq, or is damaged: {error}") from None
+
+
+def digest_of(data: Any) -> str:
+    """Checksum of plain data."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

@@ -1,42 +1,81 @@
-"""Puts measured tables into docs/performance.md, between its markers: python page.py
+"""All that docs/performance.md shows: python measure.py PYTHON_OF_PEERS [--parts peers growth]
 
-From what lies beside this file: results.json of run.py, and of `implicitq bench --json` and `--growth --json`, under
-the names in BENCHES and GROWTH, and lines of `seeds.py --json` under that in SEEDS. What is not there leaves its table
-as it is.
+In the environment of implicitq, on a machine that does nothing else, with two cores or more. Measures the parts one
+after the other, keeps them in results.json, and puts the tables of all that is there into the page between its markers.
+`--parts` without a name only writes the page.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import run as peers
 
 HERE = Path(__file__).parent
+RESULTS = HERE / "results.json"
 PAGE = HERE.parent.parent / "docs" / "performance.md"
-BENCHES = {"bench-512-2-cores.json": "512-512, 2 cores", "bench-256-1-core.json": "256-256, 1 core"}
-GROWTH = "growth-256-1-core.json"
-SEEDS = "seeds-1-core.jsonl"
+LARGE, SMALL = "512-512, 2 cores", "256-256, 1 core"
+BENCH = (sys.executable, "-m", "implicitq.commands.main", "bench")
+COMMANDS = {  # of the parts that print JSON, with the cores they may use
+    "bench-512": ("0,1", [*BENCH, "iq", "--repeats", "3", "--json"]),
+    "bench-256": ("1", [*BENCH, "iq-auto", "--hidden", "256", "256", "--repeats", "3", "--json"]),
+    "growth": ("1", [*BENCH, "iq-auto", "--hidden", "256", "256", "--growth", "--repeats", "3", "--json"]),
+}
+SEEDS = ("miq --hidden 64 64", "iq-auto --hidden 64 64", "miq --hidden 256 256")
+PARTS = ("peers", *COMMANDS, "seeds")
 
 
 def main() -> None:
-    found = {name: _read(name) for name in ("results.json", *BENCHES, GROWTH)}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peers", nargs="?", help="bin/python of what make.sh makes")
+    parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS)
+    chosen = parser.parse_args()
+    if "peers" in chosen.parts and chosen.peers is None:
+        parser.error("the Python of the peers is missing; see make.sh")
+    for part in chosen.parts:
+        measure(part, chosen.peers)
+    write_page(json.loads(RESULTS.read_text()))
+
+
+def measure(part: str, python_of_peers: str) -> None:
+    if part == "peers":
+        subprocess.run([sys.executable, HERE / "run.py", python_of_peers], check=True)
+    elif part == "seeds":
+        words = [sys.executable, str(HERE.parent / "seeds.py"), "--json", "--algorithm"]
+        peers.keep(RESULTS, "seeds", [_told("1", [*words, *setting.split()]) for setting in SEEDS])
+    elif part == "growth":
+        peers.keep(RESULTS, "growth", _told(*COMMANDS[part]))
+    else:
+        known = json.loads(RESULTS.read_text()).get("bench", {}) if RESULTS.exists() else {}
+        title = LARGE if part == "bench-512" else SMALL
+        peers.keep(RESULTS, "bench", {**known, title: _told(*COMMANDS[part])})
+
+
+def _told(cores: str, command: list[str]) -> Any:
+    return json.loads(subprocess.run(["taskset", "-c", cores, *command], stdout=subprocess.PIPE, check=True).stdout)
+
+
+def write_page(found: dict[str, Any]) -> None:
+    """What was not measured leaves its table as it is."""
     page = PAGE.read_text()
-    if found["results.json"]:
-        tables = [peers.table(title, part) for title, part in found["results.json"]["settings"].items()]
+    if "peers" in found:
+        tables = [peers.table(title, part) for title, part in found["peers"]["settings"].items()]
         page = _put(page, "peers", "\n\n".join(tables))
-    benches = {title: found[name] for name, title in BENCHES.items() if found[name]}
-    if benches:
+    if "bench" in found:
+        benches = {title: found["bench"][title] for title in (LARGE, SMALL) if title in found["bench"]}
         page = _put(page, "updates", "\n\n".join(updates_table(title, each) for title, each in benches.items()))
         page = _put(page, "around", around_table(benches))
-    if found[GROWTH]:
-        page = _put(page, "growth", growth_table(found[GROWTH]["growth"]))
-    if (HERE / SEEDS).exists():
-        lines = (HERE / SEEDS).read_text().splitlines()
-        page = _put(page, "seeds", seeds_table([json.loads(line) for line in lines]))
+    if "growth" in found:
+        page = _put(page, "growth", growth_table(found["growth"]["growth"]))
+    if "seeds" in found:
+        page = _put(page, "seeds", seeds_table(found["seeds"]))
     PAGE.write_text(page)
 
 
@@ -110,11 +149,6 @@ def seeds_table(rows: list[dict[str, Any]]) -> str:
         what = f"`{row['algorithm']}`, {'-'.join(map(str, row['hidden']))}, batch {row['batch_size']}"
         lines.append(f"| {' | '.join([what, *steps, peers.ratio(apart, together), *starts])} |")
     return "\n".join(lines)
-
-
-def _read(name: str) -> Any:
-    path = HERE / name
-    return json.loads(path.read_text()) if path.exists() else None
 
 
 def _put(page: str, name: str, text: str) -> str:

@@ -1,9 +1,10 @@
-"""Suites that take seconds, and folders of runs that never ran."""
+"""Runs for tests: suites that take seconds, folders of runs that never ran, a finished run and copies to damage."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import implicitq
 from implicitq import configs
 from implicitq.reports import figures
 from implicitq.sweeps import sweep
 from implicitq.sweeps.studies import Plan, PlannedRun, Study, Variant, expand
 from implicitq.sweeps.suites import Suite
+from toys import SMALL
 
 VERSIONS = {"implicitq": "0.1.0", "gymnasium": "1.4.0", "mujoco": "4.0.0", "processor": "any", "threads": 1}
 ENVIRONMENTS = {"gymnasium": "1.4.0", "mujoco": "4.0.0", "gymnasium-robotics": None}
@@ -121,3 +124,28 @@ def small_plan() -> Plan:
 @pytest.fixture
 def finished_sweep(tmp_path) -> Path:
     return write_sweep(tmp_path / "sweep")
+
+
+FIXTURES = Path(__file__).parent / "fixtures/layout-1"
+
+
+@pytest.fixture(scope="session")
+def layout_1(tmp_path_factory) -> Path:
+    """Run folders and policy files of the first layout, and what the policies answered."""
+    directory = Path(shutil.copytree(FIXTURES, tmp_path_factory.mktemp("fixtures") / "layout-1"))
+    shutil.unpack_archive(directory / "runs.zip", directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def finished_toy(tmp_path_factory) -> Path:
+    """A run of 120 steps with checkpoints every 40; the last two are kept."""
+    directory = tmp_path_factory.mktemp("checkpoints") / "run"
+    implicitq.make("miq", "toys:Toy-v0", **SMALL).learn(out=directory).close()
+    return directory
+
+
+@pytest.fixture
+def run(finished_toy, tmp_path) -> Path:
+    """A copy to damage."""
+    return Path(shutil.copytree(finished_toy, tmp_path / "run"))

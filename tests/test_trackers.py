@@ -15,7 +15,7 @@ import implicitq
 from implicitq import InputError, trackers
 from implicitq.commands import main as cli
 from implicitq.runs.layout import read_evaluations
-from implicitq.runs.metrics import read_metrics
+from implicitq.runs.logs import read_metrics
 from implicitq.train import Trainer
 
 Curves = dict[str, list[tuple[int, float]]]

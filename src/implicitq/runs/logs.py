@@ -1,17 +1,58 @@
-"""What metrics.csv and timing.csv of a run folder say, whole or not. Needs no JAX."""
+"""The logs of a run beside its evaluations: metrics.csv, and timing.csv with the clock that fills it. Needs no JAX."""
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from implicitq import hindsight
-from implicitq.runs import timing
+from implicitq.runs.files import read_bytes
 from implicitq.runs.layout import METRICS, TIMING
-from implicitq.runs.strangers import read_bytes
 from implicitq.types import Array, InputError
+
+CLOCKS = ("step", "wall_seconds", "cpu_seconds")
+"""The columns of timing.csv."""
+
+
+class ClockRow(NamedTuple):
+    """Up to a step."""
+
+    step: int
+    wall: float
+    cpu: float
+
+
+class Clock:
+    """Wall and CPU seconds of the run, over all its sessions."""
+
+    def __init__(self, wall: float, cpu: float, runs: int = 1) -> None:
+        """`runs` that share the process share its CPU seconds evenly."""
+        self._runs = runs
+        self._wall, self._cpu = wall - time.monotonic(), cpu - time.process_time() / runs
+
+    def read(self) -> tuple[float, float]:
+        return round(self._wall + time.monotonic(), 3), round(self._cpu + time.process_time() / self._runs, 3)
+
+
+def read_clocks(content: bytes) -> tuple[list[ClockRow], bool]:
+    """All rows of a timing.csv that can be read, and whether it is as a run leaves it, however that ended."""
+    header, *lines = content.split(b"\n")[:-1] or [b""]  # a sudden death may have cut the last one
+    rows = [_clock_row(line) for line in lines]
+    return [row for row in rows if row is not None], header == ",".join(CLOCKS).encode() and None not in rows
+
+
+def _clock_row(line: bytes) -> ClockRow | None:
+    try:
+        step, wall, cpu = line.split(b",")
+        row = ClockRow(int(step), float(wall), float(cpu))
+    except ValueError:
+        return None
+    return row if all(0 <= value < math.inf for value in row) else None
 
 
 def read_metrics(folder: Path) -> dict[str, Array]:
@@ -51,7 +92,7 @@ def implausible_in(table: Mapping[str, Array]) -> str | None:
 def wall_seconds(folder: Path) -> dict[int, float]:
     """Wall time of training up to every step that has one; empty if the clocks cannot be read."""
     try:
-        rows, _ = timing.read_rows(read_bytes(folder / TIMING))
+        rows, _ = read_clocks(read_bytes(folder / TIMING))
     except OSError:
         return {}
     return {row.step: row.wall for row in reversed(rows)}  # of two rows of a step the first counts
