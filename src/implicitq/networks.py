@@ -92,6 +92,11 @@ class MLP(eqx.Module):
         outputs = inputs @ self.weights[number] + self.biases[number][None]
         return outputs if number == len(self.weights) - 1 else jax.nn.relu(outputs)
 
+    def rescaled(self, factors: jax.Array) -> MLP:
+        """The network whose outputs are these times as large: [outputs]."""
+        last = self.weights[-1] * factors[None], self.biases[-1] * factors
+        return eqx.tree_at(lambda network: (network.weights[-1], network.biases[-1]), self, last)
+
     @property
     def outputs(self) -> int:
         return self.biases[-1].size
@@ -176,6 +181,10 @@ class ConvolutionalNetwork(eqx.Module):
         features = jax.lax.stop_gradient(self.torso(beside)) if beside.shape[0] else jnp.zeros((0, self._features))
         here, there, head = self.head.train(self.torso(inputs), features)
         return here, there, eqx.tree_at(lambda network: network.head, self, head)
+
+    def rescaled(self, factors: jax.Array) -> ConvolutionalNetwork:
+        """As `MLP.rescaled`."""
+        return eqx.tree_at(lambda network: network.head, self, self.head.rescaled(factors))
 
     @property
     def outputs(self) -> int:

@@ -12,7 +12,7 @@ import pytest
 
 import implicitq
 from implicitq import algorithms
-from implicitq.algorithms.implicit import Networks, temperature_loss, weights_of
+from implicitq.algorithms.implicit import Networks, Targets, temperature_loss, weights_of
 from implicitq.algorithms.iq import build, loss
 from implicitq.configs import IQConfig, resolve
 from implicitq.types import InputError, Spec, Transition
@@ -254,3 +254,65 @@ def test_soft_returns_need_a_wanted_entropy():
         InputError, match="n_step_target must be 'plain' or 'path' with a fixed temperature, got 'soft'"
     ):
         config(n_step=3, n_step_target="soft")
+
+
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("kept", ["bins", "cosines"])
+def test_a_steady_q_stays_as_it_is_when_the_temperature_moves(members, kept):
+    """And the policy becomes more random at once, as softmax(Q / T) does with a larger T."""
+    chosen = config(temperature="auto", softmax="steady", logits=kept, members=members, entropy_target=1.0)
+    algorithm = build(chosen, SPEC)
+    state = algorithm.init(KEY)
+    hotter = state.online._replace(log_temperature=state.online.log_temperature + 0.7)
+    steady, _ = algorithm._steady(hotter, state.target, state.online.log_temperature)
+    observation = batch().observation
+    actions = jnp.array([[0, 0], [1, 2], [2, 1], [1, 1], [2, 2], [0, 1]])
+    coordinates = steady.policy.decode(actions)
+    gaps = []
+    for actor in (state.online, steady):
+        q = algorithm.q_value(actor, observation, coordinates)
+        gaps.append(q - algorithm.q_value(actor, observation, jnp.zeros_like(coordinates)))
+    np.testing.assert_allclose(*gaps, rtol=1e-4, atol=1e-5)
+    entropies = [algorithm._distribution(actor, observation, None).entropy(KEY) for actor in (state.online, steady)]
+    assert (entropies[1] > entropies[0]).all()
+
+
+def test_the_steady_form_is_the_scaled_one_in_other_units():
+    """softmax(F_0 T_0 / T): what a temperature does to a policy between two updates of its network."""
+    algorithm = build(config(temperature="auto", softmax="steady"), SPEC)
+    online = algorithm.init(KEY).online
+    colder = online._replace(log_temperature=online.log_temperature - 1.0)
+    steady, _ = algorithm._steady(colder, Targets(online.policy, online.value), online.log_temperature)
+    before, after = (each.policy(batch().observation, 1.0).logits for each in (online, steady))
+    np.testing.assert_allclose(after, np.e * before, rtol=1e-5)
+
+
+def test_targets_are_rescaled_with_the_networks_they_follow():
+    algorithm = build(config(temperature="auto", softmax="steady", alpha=0.5), SPEC)
+    online = algorithm.init(KEY).online
+    colder = online._replace(log_temperature=online.log_temperature - 1.0)
+    steady, target = algorithm._steady(colder, Targets(online.policy, online.value), online.log_temperature)
+    both = (each.policy(batch().observation, 1.0).logits for each in (steady, target))
+    np.testing.assert_array_equal(*both)
+
+
+def test_steady_updates_keep_to_the_entropy_and_plain_ones_move_q():
+    """One update, whose gradient is the same in both forms, and a large step of ln T."""
+    algorithm = {form: build(auto_form(form), SPEC) for form in ("plain", "steady")}
+    state = algorithm["plain"].init(KEY)
+    after = {form: each.update(state, batch(), KEY)[0].online for form, each in algorithm.items()}
+    ratio = np.exp(state.online.log_temperature - after["plain"].log_temperature)
+    assert abs(ratio - 1) > 0.2
+    logits = {form: online.policy(batch().observation, 1.0).logits for form, online in after.items()}
+    np.testing.assert_allclose(logits["steady"], ratio * logits["plain"], rtol=1e-5)
+
+
+def auto_form(softmax: str) -> IQConfig:
+    return config(temperature="auto", softmax=softmax, temperature_learning_rate=0.3)
+
+
+def test_forms_that_a_policy_does_not_have_are_refused():
+    with pytest.raises(InputError, match="softmax must be 'plain' or 'scaled' with policy 'gaussian', got 'steady'"):
+        config(policy="gaussian", softmax="steady")
+    with pytest.raises(InputError, match="logits must be 'bins' with policy 'flow', got 'cosines'"):
+        config(policy="flow", logits="cosines")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import equinox as eqx
 import gymnasium as gym
 import jax
 import jax.numpy as jnp
@@ -16,10 +17,11 @@ import implicitq
 from implicitq import configs, policies
 from implicitq.algorithms import iq
 from implicitq.algorithms.implicit import Targets
+from implicitq.networks import MLP
 from implicitq.policies.autoregressive import AutoregressivePolicy
 from implicitq.policies.flow import FlowPolicy, Spline
 from implicitq.policies.gaussian import Gaussian, GaussianPolicy, TruncatedGaussian
-from implicitq.policies.multicategorical import Multicategorical, MulticategoricalPolicy, bin_centres
+from implicitq.policies.multicategorical import Multicategorical, MulticategoricalPolicy, bin_centres, cosine_basis
 from implicitq.policies.tanh_gaussian import TanhGaussian, TanhGaussianPolicy
 from implicitq.types import InputError, Spec, Transition
 
@@ -90,6 +92,42 @@ def test_the_plain_form_does_not_depend_on_the_temperature():
     np.testing.assert_array_equal(
         multicategorical()(OBSERVATION, 0.5).logits, multicategorical()(OBSERVATION, 5.0).logits
     )
+
+
+def test_cosines_of_three_bins_are_those_computed_by_hand():
+    slow, fast = np.sqrt(2) * np.sqrt(3) / 2, np.sqrt(2) / 2  # cos 30 degrees; half of cos 60 and of cos 180
+    np.testing.assert_allclose(cosine_basis(3), [[slow, 0, -slow], [fast / 2, -fast, fast / 2]], atol=1e-6)
+
+
+@pytest.mark.parametrize("bins", [2, 11])
+def test_cosines_reach_all_logits_but_for_a_constant_and_spread_to_neighbouring_bins(bins):
+    basis = cosine_basis(bins).astype(np.float64)
+    assert np.linalg.matrix_rank(basis) == bins - 1
+    np.testing.assert_allclose(basis.sum(axis=1), 0, atol=1e-5)
+    learnt = basis.T @ basis[:, 0]  # how F of every bin moves with that of the first
+    assert (np.diff(learnt) < 0).all()
+
+
+def test_a_policy_of_cosines_is_the_softmax_of_their_sum():
+    made = multicategorical(bins=5, cosines=True)
+    assert made.network.outputs == 2 * 4
+    outputs = np.asarray(made.network(OBSERVATION)).reshape(4, 2, 4)
+    np.testing.assert_allclose(
+        made(OBSERVATION, 0.1).probabilities(), jax.nn.softmax(outputs @ cosine_basis(5)), rtol=1e-5
+    )
+
+
+def test_choices_without_an_order_have_no_cosines():
+    assert multicategorical((3, 5), cosines=True).network.outputs == 2 * 5
+
+
+def test_rescaling_multiplies_the_logits_and_nothing_else():
+    made = multicategorical(bins=3)
+    network = MLP((3, 16, made.network.outputs + 1), jax.random.key(1))  # with one more output, as in ensembles
+    wider = eqx.tree_at(lambda policy: policy.network, made, network)
+    before, after = wider.network(OBSERVATION), wider.rescaled(jnp.float32(0.5)).network(OBSERVATION)
+    np.testing.assert_allclose(after[:, :-1], 0.5 * before[:, :-1], rtol=1e-5)
+    np.testing.assert_array_equal(after[:, -1], before[:, -1])
 
 
 def test_encode_inverts_decode_and_finds_the_nearest_bin():

@@ -79,6 +79,10 @@ class Member(eqx.Module):
         noted = eqx.tree_at(lambda member: member.policy.network, self, network)
         return self._answer(here, temperature), self._answer(there, temperature), noted
 
+    def rescaled(self, factor: jax.Array) -> Member:
+        policy: Any = self.policy
+        return eqx.tree_at(lambda member: member.policy, self, policy.rescaled(factor))
+
     def _answer(self, outputs: jax.Array, temperature: jax.Array | float) -> Answer:
         distribution: Any = self.policy.distribution(outputs[:, :-1], temperature)
         return Answer(distribution, outputs[:, -1])
@@ -105,6 +109,10 @@ class Ensemble(NamedTuple):
         self, observation: jax.Array, temperature: jax.Array | float, mask: jax.Array | None = None
     ) -> jax.Array:
         return pool(self.answers(observation, temperature, mask), temperature)[1]
+
+    def rescaled(self, factor: jax.Array) -> Ensemble:
+        """The same with `factor` times the logits of every member's policy."""
+        return self._replace(members=tuple(member.rescaled(factor) for member in self.members))
 
     def answers(
         self, observation: jax.Array, temperature: jax.Array | float, mask: jax.Array | None = None

@@ -45,12 +45,21 @@ class Networks(NamedTuple):
         """V(s): [B, O] -> [B]. It has learnt what the state allows, so it needs no mask of it."""
         return self.value(observation)
 
+    def rescaled(self, factor: jax.Array) -> Networks:
+        """The same with `factor` times the logits of the policy."""
+        policy: Any = self.policy
+        return self._replace(policy=policy.rescaled(factor))
+
 
 class Targets(NamedTuple):
     """Slowly following copies of the networks; None where the loss needs no such copy."""
 
     policy: Policy | None
     value: StateValue | None
+
+    def rescaled(self, factor: jax.Array) -> Targets:
+        policy: Any = self.policy
+        return self if policy is None else self._replace(policy=policy.rescaled(factor))
 
 
 class ImplicitState(NamedTuple):
@@ -225,7 +234,10 @@ class ImplicitAlgorithm:
         gradient, (metrics, online) = jax.grad(self._objective, has_aux=True)(trained(state.online), state, batch, key)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         online = self._bounded(eqx.apply_updates(online, step))
-        target = equations.polyak(state.target, self.targets(online, self.config), self.config.target_update)
+        target = state.target
+        if self.config.softmax == "steady" and online.log_temperature is not None:
+            online, target = self._steady(online, target, state.online.log_temperature)
+        target = equations.polyak(target, self.targets(online, self.config), self.config.target_update)
         metrics |= {"td_error": jnp.sqrt(metrics["loss"]), "gradient_norm": global_norm(gradient)}
         return ImplicitState(online, target, optimizer), metrics
 
@@ -300,6 +312,15 @@ class ImplicitAlgorithm:
             return online
         most = math.log(self.config.max_temperature)
         return online._replace(log_temperature=jnp.minimum(online.log_temperature, most))
+
+    def _steady(self, online: Networks, target: Any, log_temperature: jax.Array) -> tuple[Networks, Any]:
+        """Logits divided by what T has grown by since `log_temperature`: T F, and so all Q(s, a) - Q(s, b), stay.
+
+        A larger T then makes the policy more random at once. Without this it would not: it stretches Q, until the loss
+        has brought the logits down, and a T that waits for the entropy to follow overshoots meanwhile.
+        """
+        factor = jnp.exp(log_temperature - online.log_temperature)
+        return online.rescaled(factor), None if target is None else target.rescaled(factor)
 
     def _stored(self, policy: Policy, action: jax.Array) -> tuple[jax.Array, jax.Array]:
         return action.astype(policy.action_dtype), policy.decode(action)

@@ -97,10 +97,11 @@ class PolicyEntry:
     density: bool = False  # ln pi is the logarithm of a density, which has no upper bound
     factored: bool = False  # its distributions have `pool`, for ensembles
     scales: bool = True  # it has the scaled form, softmax(F / temperature)
+    rescales: bool = False  # it has `rescaled`, for the steady form
 
 
 POLICIES: dict[str, PolicyEntry] = {
-    "multicategorical": PolicyEntry("implicitq.policies.multicategorical", factored=True),
+    "multicategorical": PolicyEntry("implicitq.policies.multicategorical", factored=True, rescales=True),
     "gaussian": PolicyEntry("implicitq.policies.gaussian", ("Box",), density=True, factored=True),
     "autoregressive": PolicyEntry("implicitq.policies.autoregressive"),
     "flow": PolicyEntry("implicitq.policies.flow", ("Box",), density=True, scales=False),
@@ -165,7 +166,10 @@ class ImplicitConfig(Config):
     max_temperature: float | None = 10.0  # For auto: the highest temperature, in units of reward; None: no bound.
     policy: str = "multicategorical"  # multicategorical, autoregressive; Box only: gaussian, flow.
     bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
-    softmax: Literal["plain", "scaled"] = "plain"  # plain: softmax(F); scaled: softmax(F / temperature), for auto.
+    logits: Literal["bins", "cosines"] = "bins"
+    """What a multicategorical network gives for Box actions. bins: F of every bin; cosines: F as a sum of cosines."""
+    softmax: Literal["plain", "steady", "scaled"] = "plain"
+    """Plain: softmax(F); scaled: softmax(F / T); steady: F is rescaled as a learnt T moves, so that Q is not."""
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
     n_step_target: Literal["plain", "path", "soft"] = "plain"
     """Terms of n-step returns. plain: rewards; path: also ln pi of every step; soft: the entropy target instead."""
@@ -195,8 +199,11 @@ class ImplicitConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "policy", self.policy in POLICIES, " or ".join(map(repr, POLICIES)))
-        scales = self.softmax == "plain" or POLICIES[self.policy].scales
-        require(self, "softmax", scales, f"'plain' with policy {self.policy!r}")
+        known = {"plain": True, "steady": POLICIES[self.policy].rescales, "scaled": POLICIES[self.policy].scales}
+        forms = " or ".join(repr(form) for form, has in known.items() if has)
+        require(self, "softmax", known[self.softmax], f"{forms} with policy {self.policy!r}")
+        smooth = self.logits == "bins" or self.policy == "multicategorical"
+        require(self, "logits", smooth, f"'bins' with policy {self.policy!r}")
         for name in ("kl", "entropy"):
             weight = getattr(self, name)
             require(self, name, weight is None or 0 <= weight < math.inf, "a number of at least 0, or None")

@@ -4,21 +4,27 @@ Shapes: B batch, O observation features, D action dimensions, N categories (the 
 
 Actions are stored as category numbers. A `Box` dimension is cut into N equal bins; the categories of `Discrete` and
 `MultiDiscrete` are the actions themselves, and dimensions with fewer than N of them have the rest masked out.
+
+In the paper the network gives F of every bin, so what is learnt of a bin says nothing of its neighbours. It can give
+the coefficients c_k of cosines instead, the slow ones strongest (`cosine_basis`): any F can still be reached, and what
+is learnt of a bin is learnt of those beside it too.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from implicitq.configs import ImplicitConfig
 from implicitq.networks import Network, network_for
 from implicitq.policies.base import ChoicePolicy, bin_centres
-from implicitq.types import Spec
+from implicitq.types import Array, Spec
 
 
 class Multicategorical(eqx.Module):
@@ -81,16 +87,27 @@ def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> Multicategorica
         config.hidden,
         config.bins,
         key,
+        cosines=config.logits == "cosines",
         scaled=config.softmax == "scaled",
         density=config.log_policy == "density",
         batch_norm=config.batch_norm,
     )
 
 
+def cosine_basis(bins: int) -> Array:
+    """F(n) = sum_k c_k sqrt(2) / k cos(pi k (n + 1/2) / N) for k = 1 to N - 1: [N - 1, N].
+
+    A constant would change nothing in a softmax. Adam moves all c_k alike, so F moves most where it is smooth.
+    """
+    k, n = np.arange(1, bins)[:, None], np.arange(bins)[None]
+    return (math.sqrt(2) / k * np.cos(np.pi * k * (n + 0.5) / bins)).astype(np.float32)
+
+
 class MulticategoricalPolicy(ChoicePolicy):
     """A shared core with one head per action dimension."""
 
     network: Network
+    cosines: bool = eqx.field(static=True)  # the network gives coefficients of `cosine_basis`; bins of [-1, 1] only
 
     def __init__(
         self,
@@ -99,19 +116,31 @@ class MulticategoricalPolicy(ChoicePolicy):
         bins: int,
         key: jax.Array,
         *,
+        cosines: bool = False,
         scaled: bool = False,
         density: bool = False,
         batch_norm: bool = False,
     ) -> None:
         super().__init__(spec, bins, scaled, density)
-        outputs = len(self.categories) * max(self.categories)
-        self.network = network_for(spec, hidden, outputs, key, batch_norm)
+        self.cosines = cosines and spec.continuous
+        self.network = network_for(spec, hidden, self._outputs, key, batch_norm)
+
+    @property
+    def _outputs(self) -> int:
+        return len(self.categories) * (max(self.categories) - self.cosines)
 
     def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> Multicategorical:
         """softmax(F), or softmax(F / temperature) in the scaled form of Sec. 3.3, where F is in units of reward."""
         logits = outputs.reshape(outputs.shape[0], len(self.categories), -1)  # F: [B, D, N]
+        if self.cosines:
+            logits = logits @ cosine_basis(max(self.categories))
         if self.scaled:
             logits = logits / temperature
         if self.exists is not None:
             logits = jnp.where(self.exists[None], logits, -jnp.inf)
         return Multicategorical(logits, self.log_width, self.continuous)
+
+    def rescaled(self, factor: jax.Array) -> MulticategoricalPolicy:
+        """The same with `factor` times F; what else the network gives is left as it is."""
+        factors = jnp.where(jnp.arange(self.network.outputs) < self._outputs, factor, 1.0)
+        return eqx.tree_at(lambda policy: policy.network, self, self.network.rescaled(factors))

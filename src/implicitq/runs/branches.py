@@ -20,8 +20,8 @@ from implicitq.validation import brief
 
 FIXED = frozenset(
     {"algorithm", "env", "seed", "preset"}
-    | {"hidden", "policy", "bins", "softmax", "log_policy", "batch_norm", "normalize_observations", "num_envs"}
-    | {"replay_size", "eval_episodes", "members", "torso", "action_bound"}
+    | {"hidden", "policy", "bins", "logits", "softmax", "log_policy", "batch_norm", "normalize_observations"}
+    | {"num_envs", "replay_size", "eval_episodes", "members", "torso", "action_bound"}
 )
 """Settings that shape what a checkpoint or a log holds, or make it another run."""
 
