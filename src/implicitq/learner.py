@@ -83,6 +83,10 @@ class Actor:
         """An action of the policy as it is stored, and its coordinates; the random numbers are those of the step."""
         return self.compiled.sample(self._packed(), self.key, observation, np.uint32(step), *mask)
 
+    def explore(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
+        """The same, of what collects data."""
+        return self.compiled.explore(self._packed(), self.key, observation, np.uint32(step), *mask)
+
     def uniform(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
         """A uniformly random action as it is stored, and its coordinates."""
         return self.compiled.uniform(self._packed(), self.key, observation, np.uint32(step), *mask)
@@ -203,6 +207,11 @@ class _Compiled:
         ) -> tuple[jax.Array, jax.Array]:
             return algorithm.sample(*unpack(packed, observation), _at(key, step), *mask)
 
+        def explore(
+            packed: list[jax.Array], key: jax.Array, observation: jax.Array, step: jax.Array, *mask: jax.Array
+        ) -> tuple[jax.Array, jax.Array]:
+            return algorithm.explore(*unpack(packed, observation), _at(key, step), *mask)
+
         def uniform(
             packed: list[jax.Array], key: jax.Array, observation: jax.Array, step: jax.Array, *mask: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
@@ -230,7 +239,8 @@ class _Compiled:
             gain = algorithm.log_prob(*new, action, *mask) - algorithm.log_prob(*old, action, *mask)  # [B]
             return jnp.mean(jnp.expm1(gain) - gain)
 
-        self.sample, self.samples = _jit(sample), _jit(jax.vmap(sample))  # the second of each for stacked actors
+        self.sample = _jit(sample)
+        self.explore, self.explores = _jit(explore), _jit(jax.vmap(explore))  # the second of each for stacked actors
         self.uniform, self.uniforms = _jit(uniform), _jit(jax.vmap(uniform))
         self.deterministic = _jit(lambda packed, s, *mask: algorithm.deterministic(*unpack(packed, s), *mask))
         self.value = _jit(lambda packed, s, *mask: algorithm.value(*unpack(packed, s), *mask))
@@ -320,7 +330,7 @@ class Learner:
         """Do what training asks for; of actions, as they are stored, and their coordinates."""
         if isinstance(request, Transition):
             return self.update(request)
-        draw = self.newest.uniform if request.uniform else self.newest.sample
+        draw = self.newest.uniform if request.uniform else self.newest.explore
         stored, coordinates = draw(request.observation, request.step, *request.mask)
         return np.asarray(stored), np.asarray(coordinates)
 

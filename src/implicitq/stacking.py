@@ -70,7 +70,7 @@ class StackedLearners:
 
     def _draw(self, requests: Mapping[int, Any], everyone: Sequence[Any]) -> dict[int, _Actions | None]:
         compiled, stacked = self._learners[0].newest.compiled, self._together()
-        draw = compiled.uniforms if everyone[0].uniform else compiled.samples
+        draw = compiled.uniforms if everyone[0].uniform else compiled.explores
         acting = [stacked[slot] for slot in self._learners[0].acting]
         observations, *masks = (
             np.stack(arrays) for arrays in zip(*((each.observation, *each.mask) for each in everyone), strict=True)

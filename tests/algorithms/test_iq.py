@@ -297,3 +297,28 @@ def test_the_temperature_can_have_a_learning_rate_of_its_own(rate, expected):
     assert abs(float(after.online.log_temperature - before.log_temperature)) == pytest.approx(expected, rel=1e-3)
     step = np.abs(after.online.value.network.weights[1] - before.value.network.weights[1])
     assert float(step.max()) == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_only_collected_actions_go_to_neighbouring_bins():
+    """What an agent samples when asked, and its ln pi, are those of the policy."""
+    sure, curious = (build(config(bins=11, exploration=share), CONTINUOUS) for share in (0.0, 0.5))
+    actor = sure.init(KEY).online
+    observation = np.zeros((2_000, 3), np.float32)
+    np.testing.assert_array_equal(sure.explore(actor, observation, KEY)[0], sure.sample(actor, observation, KEY)[0])
+    np.testing.assert_array_equal(curious.sample(actor, observation, KEY)[0], sure.sample(actor, observation, KEY)[0])
+    pi = np.asarray(actor.policy(observation[:1], 1.0).probabilities())[0]  # [D, N]
+    wider = 0.5 * pi
+    wider[:, 1:] += 0.25 * pi[:, :-1]
+    wider[:, :-1] += 0.25 * pi[:, 1:]
+    wider[:, [0, -1]] += 0.25 * pi[:, [0, -1]]  # the bounds hold back what would go beyond
+    stored, coordinates = curious.explore(actor, observation, KEY)
+    found = np.array([np.bincount(column, minlength=11) for column in np.asarray(stored).T]) / len(observation)
+    np.testing.assert_allclose(found, wider, atol=0.05)  # four standard errors
+    np.testing.assert_array_equal(coordinates, actor.policy.decode(stored))
+
+
+def test_exploration_is_a_share_and_needs_bins():
+    with pytest.raises(InputError, match=r"exploration must be a number in \[0, 1\], got 1.5"):
+        config(exploration=1.5)
+    with pytest.raises(InputError, match=r"exploration must be 0 with policy 'gaussian', which has no bins, got 0\.3"):
+        config(exploration=0.3, policy="gaussian")

@@ -121,6 +121,21 @@ def test_choices_without_an_order_have_no_cosines():
     assert multicategorical((3, 5), cosines=True).network.outputs == 2 * 5
 
 
+def test_nearby_actions_are_one_bin_away_as_often_as_wanted_and_never_beyond_the_bounds():
+    made = multicategorical(bins=5)
+    inner, low = jnp.full((4_000, 1), 2), jnp.zeros((4_000, 1), jnp.int32)
+    moved = np.asarray(made.nearby(inner, jax.random.key(1), 0.3))
+    shares = [np.mean(moved == value) for value in (1, 2, 3)]
+    np.testing.assert_allclose(shares, [0.15, 0.7, 0.15], atol=0.03)  # four standard errors
+    assert set(np.unique(made.nearby(low, jax.random.key(1), 1.0))) == {0, 1}
+    assert set(np.unique(made.nearby(inner, jax.random.key(1), 0.0))) == {2}
+
+
+def test_choices_without_an_order_have_no_neighbours():
+    action = jnp.full((100, 2), 1)
+    np.testing.assert_array_equal(multicategorical((3, 5)).nearby(action, jax.random.key(1), 1.0), action)
+
+
 def test_rescaling_multiplies_the_logits_and_nothing_else():
     made = multicategorical(bins=3)
     network = MLP((3, 16, made.network.outputs + 1), jax.random.key(1))  # with one more output, as in ensembles

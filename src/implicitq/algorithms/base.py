@@ -90,6 +90,10 @@ class Algorithm(Protocol):
         """A stored action and its coordinates."""
         ...
 
+    def explore(self, actor: PyTree, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The same, to collect data with: `sample`, or what tries more than the policy would."""
+        ...
+
     def encode(self, actor: PyTree, coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The stored action nearest to any coordinates, and its own coordinates."""
         ...

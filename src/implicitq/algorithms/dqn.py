@@ -118,6 +118,8 @@ class DQN:
     ) -> tuple[jax.Array, jax.Array]:
         return self.encode(actor, jax.random.categorical(key, self._log_policy(actor, observation, mask))[:, None])
 
+    explore = sample
+
     def encode(self, actor: Network, coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
         return coordinates.astype(np.min_scalar_type(self._actions - 1)), coordinates
 

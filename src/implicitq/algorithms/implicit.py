@@ -249,6 +249,17 @@ class ImplicitAlgorithm:
     ) -> tuple[jax.Array, jax.Array]:
         return self._stored(actor.policy, self._distribution(actor, observation, mask).sample(key))
 
+    def explore(
+        self, actor: Networks, observation: jax.Array, key: jax.Array, mask: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """A policy that is sure of itself in a state learns nothing there of other actions: some go beside its own."""
+        if self.config.exploration == 0:
+            return self.sample(actor, observation, key, mask)
+        policy: Any = actor.policy
+        sample_key, near_key = jax.random.split(key)
+        action = self._distribution(actor, observation, mask).sample(sample_key)
+        return self._stored(policy, policy.nearby(action, near_key, self.config.exploration))
+
     def encode(self, actor: Networks, coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
         return self._stored(actor.policy, actor.policy.encode(coordinates))
 

@@ -155,6 +155,8 @@ class SAC:
         action, _ = actor.policy(observation).sample_and_log_prob(key)
         return action, action
 
+    explore = sample
+
     def encode(self, actor: Networks, coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
         return coordinates, coordinates
 

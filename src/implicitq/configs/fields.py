@@ -176,6 +176,7 @@ class ImplicitConfig(Config):
     log_policy: Literal["probability", "density", "centred"] = "probability"
     """The ln pi in Q. probability: of a bin; density: per unit of action; centred: plus the entropy target."""
     batch_norm: bool = False  # Batch normalisation in both networks, and no target networks (target_update is unused).
+    exploration: float = 0.0  # Share of collected Box actions, in every dimension, that go to a neighbouring bin.
     adam_b1: float = 0.9  # Decay of Adam's mean of gradients.
     temperature_learning_rate: float | None = None  # For auto: step size of ln temperature; None: learning_rate.
 
@@ -204,6 +205,9 @@ class ImplicitConfig(Config):
         require(self, "softmax", known[self.softmax], f"{forms} with policy {self.policy!r}")
         smooth = self.logits == "bins" or self.policy == "multicategorical"
         require(self, "logits", smooth, f"'bins' with policy {self.policy!r}")
+        require(self, "exploration", 0 <= self.exploration <= 1, "a number in [0, 1]")
+        binned = self.exploration == 0 or not POLICIES[self.policy].density
+        require(self, "exploration", binned, f"0 with policy {self.policy!r}, which has no bins")
         for name in ("kl", "entropy"):
             weight = getattr(self, name)
             require(self, name, weight is None or 0 <= weight < math.inf, "a number of at least 0, or None")

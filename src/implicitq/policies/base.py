@@ -187,3 +187,11 @@ class ChoicePolicy(NetworkPolicy):
             return coordinates.astype(jnp.int32)
         bins = self.categories[0]
         return jnp.clip(jnp.floor((coordinates + 1) / 2 * bins), 0, bins - 1).astype(jnp.int32)
+
+    def nearby(self, action: jax.Array, key: jax.Array, share: float) -> jax.Array:
+        """In every `Box` dimension, with probability `share`, the bin below or above, as likely one as the other."""
+        if not self.continuous:
+            return action
+        moved = jax.random.uniform(key, action.shape, minval=-1.0, maxval=1.0)  # [B, D]
+        step = jnp.where(jnp.abs(moved) < share, jnp.sign(moved), 0).astype(action.dtype)
+        return jnp.clip(action + step, 0, self.categories[0] - 1)

@@ -85,6 +85,8 @@ _WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of iq-auto: each 
     {"bound_values": False},
     {"log_policy": "density", "n_step_target": "soft", "bound_values": False},
     {"log_policy": "probability", "n_step_target": "soft", "bound_values": False},
+    {"logits": "bins"},
+    {"softmax": "plain"},
     {"softmax": "scaled"},
     {"temperature": 0.01},
     {"batch_norm": False, "target_update": 0.005},
@@ -154,15 +156,12 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             "target-update",
-            "IQ and M-IQ with lambda 0.05 and 0.005, with and without normalised observations",
-            (
-                *(
-                    Variant(name, {"target_update": rate, "normalize_observations": normalize})
-                    for name in ("iq", "miq")
-                    for rate in (0.05, 0.005)
-                    for normalize in (False, True)
-                ),
-                SAC,
+            "IQ, M-IQ and SAC with lambda 0.05 and 0.005, with and without normalised observations",
+            tuple(
+                Variant(name, {"target_update": rate, "normalize_observations": normalize})
+                for name in ("iq", "miq", "sac")
+                for rate in (0.05, 0.005)
+                for normalize in (False, True)
             ),
         ),
         Study(
