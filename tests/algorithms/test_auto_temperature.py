@@ -264,7 +264,7 @@ def test_a_steady_q_stays_as_it_is_when_the_temperature_moves(members, kept):
     algorithm = build(chosen, SPEC)
     state = algorithm.init(KEY)
     hotter = state.online._replace(log_temperature=state.online.log_temperature + 0.7)
-    steady, _ = algorithm._steady(hotter, state.target, state.online.log_temperature)
+    steady, _ = algorithm._steady(state.online, hotter, state.target)
     observation = batch().observation
     actions = jnp.array([[0, 0], [1, 2], [2, 1], [1, 1], [2, 2], [0, 1]])
     coordinates = steady.policy.decode(actions)
@@ -282,7 +282,7 @@ def test_the_steady_form_is_the_scaled_one_in_other_units():
     algorithm = build(config(temperature="auto", softmax="steady"), SPEC)
     online = algorithm.init(KEY).online
     colder = online._replace(log_temperature=online.log_temperature - 1.0)
-    steady, _ = algorithm._steady(colder, Targets(online.policy, online.value), online.log_temperature)
+    steady, _ = algorithm._steady(online, colder, Targets(online.policy, online.value))
     before, after = (each.policy(batch().observation, 1.0).logits for each in (online, steady))
     np.testing.assert_allclose(after, np.e * before, rtol=1e-5)
 
@@ -291,7 +291,7 @@ def test_targets_are_rescaled_with_the_networks_they_follow():
     algorithm = build(config(temperature="auto", softmax="steady", alpha=0.5), SPEC)
     online = algorithm.init(KEY).online
     colder = online._replace(log_temperature=online.log_temperature - 1.0)
-    steady, target = algorithm._steady(colder, Targets(online.policy, online.value), online.log_temperature)
+    steady, target = algorithm._steady(online, colder, Targets(online.policy, online.value))
     both = (each.policy(batch().observation, 1.0).logits for each in (steady, target))
     np.testing.assert_array_equal(*both)
 

@@ -234,9 +234,7 @@ class ImplicitAlgorithm:
         gradient, (metrics, online) = jax.grad(self._objective, has_aux=True)(trained(state.online), state, batch, key)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
         online = self._bounded(eqx.apply_updates(online, step))
-        target = state.target
-        if self.config.softmax == "steady" and online.log_temperature is not None:
-            online, target = self._steady(online, target, state.online.log_temperature)
+        online, target = self._steady(state.online, online, state.target)
         target = equations.polyak(target, self.targets(online, self.config), self.config.target_update)
         metrics |= {"td_error": jnp.sqrt(metrics["loss"]), "gradient_norm": global_norm(gradient)}
         return ImplicitState(online, target, optimizer), metrics
@@ -324,13 +322,16 @@ class ImplicitAlgorithm:
         most = math.log(self.config.max_temperature)
         return online._replace(log_temperature=jnp.minimum(online.log_temperature, most))
 
-    def _steady(self, online: Networks, target: Any, log_temperature: jax.Array) -> tuple[Networks, Any]:
-        """Logits divided by what T has grown by since `log_temperature`: T F, and so all Q(s, a) - Q(s, b), stay.
+    def _steady(self, before: Networks, online: Networks, target: Any) -> tuple[Networks, Any]:
+        """Logits divided by what T has grown by since `before`: T F, and so all Q(s, a) - Q(s, b), stay.
 
         A larger T then makes the policy more random at once. Without this it would not: it stretches Q, until the loss
         has brought the logits down, and a T that waits for the entropy to follow overshoots meanwhile.
         """
-        factor = jnp.exp(log_temperature - online.log_temperature)
+        was, now = before.log_temperature, online.log_temperature
+        if self.config.softmax != "steady" or was is None or now is None:
+            return online, target
+        factor = jnp.exp(was - now)
         return online.rescaled(factor), None if target is None else target.rescaled(factor)
 
     def _stored(self, policy: Policy, action: jax.Array) -> tuple[jax.Array, jax.Array]:
