@@ -52,7 +52,7 @@ STEPS = "a whole number from 1 to 2000000000"
         ("bins", 1, "a whole number from 2 to 65536"),
         ("bins", 65_537, "a whole number from 2 to 65536"),
         ("policy", "spline", "'multicategorical' or 'gaussian' or 'autoregressive' or 'flow'"),
-        ("softmax", "hard", "'plain' or 'scaled'"),
+        ("softmax", "hard", "'plain' or 'steady' or 'scaled'"),
         ("munchausen_clip", 0, "a positive number or None"),
         ("munchausen_clip", -1.0, "a positive number or None"),
         ("munchausen_clip", "off", "a number or None"),
