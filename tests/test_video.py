@@ -80,6 +80,7 @@ def test_a_missing_package_is_named(tmp_path: Path, small, monkeypatch):
     ("algorithm", "task"),
     [
         ("miq", "Pendulum-v1"),
+        ("iq-auto", "Pendulum-v1"),
         ("miq-auto", "Pendulum-v1"),
         ("iq", "CartPole-v1"),
         ("sac", "Pendulum-v1"),

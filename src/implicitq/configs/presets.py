@@ -51,7 +51,6 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
             "logits": "cosines",
             "softmax": "steady",
             "log_policy": "centred",
-            "exploration": 0.3,
         },
         "learnt temperature, two members with batch normalisation; one setting for every task",
     ),

@@ -134,8 +134,8 @@ class MulticategoricalPolicy(ChoicePolicy):
         """softmax(F), or softmax(F / temperature) in the scaled form of Sec. 3.3, where F is in units of reward."""
         logits = outputs.reshape(outputs.shape[0], len(self.categories), -1)  # F: [B, D, N]
         if self.cosines:
-            bins, coefficients = jnp.split(logits, [max(self.categories)], axis=-1)  # [B, D, N], [B, D, N - 1]
-            logits = bins + coefficients @ cosine_basis(max(self.categories))
+            most = max(self.categories)
+            logits = logits[..., :most] + logits[..., most:] @ cosine_basis(most)
         if self.scaled:
             logits = logits / temperature
         if self.exists is not None:
