@@ -86,7 +86,6 @@ _WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of iq-auto: each 
     {"log_policy": "density", "n_step_target": "soft", "bound_values": False},
     {"log_policy": "probability", "n_step_target": "soft", "bound_values": False},
     {"logits": "bins"},
-    {"exploration": 0.0},
     {"softmax": "plain"},
     {"softmax": "scaled"},
     {"temperature": 0.01},
