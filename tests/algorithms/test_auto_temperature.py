@@ -316,3 +316,5 @@ def test_forms_that_a_policy_does_not_have_are_refused():
         config(policy="gaussian", softmax="steady")
     with pytest.raises(InputError, match="logits must be 'bins' with policy 'flow', got 'cosines'"):
         config(policy="flow", logits="cosines")
+    with pytest.raises(InputError, match="bins must be at most 1000 with logits 'cosines', of which"):
+        config(bins=1_001, logits="cosines")

@@ -218,6 +218,8 @@ class ImplicitConfig(Config):
             require(self, "n_step_target", self.n_step_target != "soft", "'plain' or 'path' with a fixed temperature")
             weights(self.temperature, self.alpha, self.kl, self.entropy)
         require(self, "bins", 2 <= self.bins <= 65_536, "a whole number from 2 to 65536")
+        few = self.logits == "bins" or self.bins <= 1_000
+        require(self, "bins", few, "at most 1000 with logits 'cosines', of which there is one for every bin")
         _require_clip(self)
         positive = POLICIES[self.policy].density or self.log_policy != "probability"
         bounded = self.munchausen_clip is None or not positive

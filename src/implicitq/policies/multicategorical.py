@@ -132,10 +132,10 @@ class MulticategoricalPolicy(ChoicePolicy):
 
     def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> Multicategorical:
         """softmax(F), or softmax(F / temperature) in the scaled form of Sec. 3.3, where F is in units of reward."""
-        logits = outputs.reshape(outputs.shape[0], len(self.categories), -1)  # F: [B, D, N]
+        logits = outputs.reshape(outputs.shape[0], len(self.categories), -1)
         if self.cosines:
             most = max(self.categories)
-            logits = logits[..., :most] + logits[..., most:] @ cosine_basis(most)
+            logits = logits[..., :most] + logits[..., most:] @ cosine_basis(most)  # F: [B, D, N]
         if self.scaled:
             logits = logits / temperature
         if self.exists is not None:
