@@ -91,6 +91,8 @@ def test_the_model_acts_like_the_agent(algorithm, task, tmp_path: Path, small):
     pytest.importorskip("jax2onnx")
     runtime = pytest.importorskip("onnxruntime")
     small.pop("bins")
+    if algorithm == "iq-auto":
+        small |= {"logits": "cosines", "softmax": "steady"}
     agent = implicitq.make(algorithm, task, **small, normalize_observations=True)
     export_onnx(agent, tmp_path / "policy.onnx")
     session = runtime.InferenceSession(tmp_path / "policy.onnx")

@@ -100,7 +100,7 @@ def test_cosines_of_three_bins_are_those_computed_by_hand():
 
 
 @pytest.mark.parametrize("bins", [2, 11])
-def test_what_cosines_learn_of_a_bin_fades_with_the_distance_from_it(bins):
+def test_cosines_reach_all_logits_but_for_a_constant_and_spread_to_neighbouring_bins(bins):
     basis = cosine_basis(bins).astype(np.float64)
     assert np.linalg.matrix_rank(basis) == bins - 1
     np.testing.assert_allclose(basis.sum(axis=1), 0, atol=1e-5)
@@ -108,11 +108,13 @@ def test_what_cosines_learn_of_a_bin_fades_with_the_distance_from_it(bins):
     assert (np.diff(learnt) < 0).all()
 
 
-def test_logits_with_cosines_are_those_of_the_bins_and_their_sum():
+def test_a_policy_of_cosines_is_the_softmax_of_their_sum():
     made = multicategorical(bins=5, cosines=True)
-    outputs = np.asarray(made.network(OBSERVATION)).reshape(4, 2, 5 + 4)
-    expected = outputs[..., :5] + outputs[..., 5:] @ cosine_basis(5)
-    np.testing.assert_allclose(made(OBSERVATION, 0.1).logits, expected, rtol=1e-5, atol=1e-6)
+    assert made.network.outputs == 2 * 4
+    outputs = np.asarray(made.network(OBSERVATION)).reshape(4, 2, 4)
+    np.testing.assert_allclose(
+        made(OBSERVATION, 0.1).probabilities(), jax.nn.softmax(outputs @ cosine_basis(5)), rtol=1e-5
+    )
 
 
 def test_choices_without_an_order_have_no_cosines():

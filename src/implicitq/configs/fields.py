@@ -167,7 +167,7 @@ class ImplicitConfig(Config):
     policy: str = "multicategorical"  # multicategorical, autoregressive; Box only: gaussian, flow.
     bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
     logits: Literal["bins", "cosines"] = "bins"
-    """How a network gives F for Box actions. bins: of every bin; cosines: and a sum of cosines over them, added."""
+    """How a network gives F for Box actions. bins: a number for every bin; cosines: as a sum of cosines over them."""
     softmax: Literal["plain", "steady", "scaled"] = "plain"
     """Plain: softmax(F); scaled: softmax(F / T); steady: F is rescaled as a learnt T moves, so that Q is not."""
     munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.

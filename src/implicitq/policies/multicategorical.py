@@ -6,8 +6,8 @@ Actions are stored as category numbers. A `Box` dimension is cut into N equal bi
 `MultiDiscrete` are the actions themselves, and dimensions with fewer than N of them have the rest masked out.
 
 In the paper the network gives F of every bin, so what is learnt of a bin says nothing of its neighbours. It can give
-the coefficients c_k of cosines beside it, the slow ones strongest, whose sum is added (`cosine_basis`): then what is
-learnt of a bin is learnt of those beside it too, and bins that were hardly tried still differ.
+the coefficients c_k of cosines instead, the slow ones strongest (`cosine_basis`): any F can still be reached, and what
+is learnt of a bin is learnt of those beside it too.
 """
 
 from __future__ import annotations
@@ -95,9 +95,9 @@ def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> Multicategorica
 
 
 def cosine_basis(bins: int) -> Array:
-    """sqrt(2) / k cos(pi k (n + 1/2) / N) for k = 1 to N - 1: [N - 1, N].
+    """F(n) = sum_k c_k sqrt(2) / k cos(pi k (n + 1/2) / N) for k = 1 to N - 1: [N - 1, N].
 
-    A constant would change nothing in a softmax. Adam moves all c_k alike, so their sum moves most where it is smooth.
+    A constant would change nothing in a softmax. Adam moves all c_k alike, so F moves most where it is smooth.
     """
     k, n = np.arange(1, bins)[:, None], np.arange(bins)[None]
     return (math.sqrt(2) / k * np.cos(np.pi * k * (n + 0.5) / bins)).astype(np.float32)
@@ -107,7 +107,7 @@ class MulticategoricalPolicy(ChoicePolicy):
     """A shared core with one head per action dimension."""
 
     network: Network
-    cosines: bool = eqx.field(static=True)  # F has a part that is smooth over the bins of [-1, 1]
+    cosines: bool = eqx.field(static=True)  # the network gives coefficients of `cosine_basis`; bins of [-1, 1] only
 
     def __init__(
         self,
@@ -127,15 +127,13 @@ class MulticategoricalPolicy(ChoicePolicy):
 
     @property
     def _outputs(self) -> int:
-        most = max(self.categories)
-        return len(self.categories) * (2 * most - 1 if self.cosines else most)
+        return len(self.categories) * (max(self.categories) - self.cosines)
 
     def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> Multicategorical:
         """softmax(F), or softmax(F / temperature) in the scaled form of Sec. 3.3, where F is in units of reward."""
-        logits = outputs.reshape(outputs.shape[0], len(self.categories), -1)
+        logits = outputs.reshape(outputs.shape[0], len(self.categories), -1)  # F: [B, D, N]
         if self.cosines:
-            most = max(self.categories)
-            logits = logits[..., :most] + logits[..., most:] @ cosine_basis(most)  # F: [B, D, N]
+            logits = logits @ cosine_basis(max(self.categories))
         if self.scaled:
             logits = logits / temperature
         if self.exists is not None:

@@ -79,14 +79,14 @@ _SHARED = {  # SAC can take these ingredients of iq-auto too
     name: configs.ALGORITHMS["iq-auto"].values[name]
     for name in ("n_step", "batch_size", "actor_average", "learning_rate_decay")
 }
-_WITHOUT: tuple[Mapping[str, Any], ...] = (  # the ingredients of iq-auto: each taken away, or as the paper has it
+_WITHOUT: tuple[Mapping[str, Any], ...] = (  # of iq-auto: each ingredient taken away, or in another form
     {"members": 1, "calibration": None, "bound_values": False},
     {"calibration": None, "bound_values": False},
     {"bound_values": False},
     {"log_policy": "density", "n_step_target": "soft", "bound_values": False},
     {"log_policy": "probability", "n_step_target": "soft", "bound_values": False},
-    {"logits": "bins"},
-    {"softmax": "plain"},
+    {"logits": "cosines"},
+    {"softmax": "steady"},
     {"softmax": "scaled"},
     {"temperature": 0.01},
     {"batch_norm": False, "target_update": 0.005},
