@@ -202,11 +202,6 @@ class _Compiled:
             observation = _numbers(observation)
             return networks, observation if normalizer is None else normalizer(observation)
 
-        def sample(
-            packed: list[jax.Array], key: jax.Array, observation: jax.Array, step: jax.Array, *mask: jax.Array
-        ) -> tuple[jax.Array, jax.Array]:
-            return algorithm.sample(*unpack(packed, observation), _at(key, step), *mask)
-
         def explore(
             packed: list[jax.Array], key: jax.Array, observation: jax.Array, step: jax.Array, *mask: jax.Array
         ) -> tuple[jax.Array, jax.Array]:
@@ -239,7 +234,7 @@ class _Compiled:
             gain = algorithm.log_prob(*new, action, *mask) - algorithm.log_prob(*old, action, *mask)  # [B]
             return jnp.mean(jnp.expm1(gain) - gain)
 
-        self.sample = _jit(sample)
+        self.sample = _jit(lambda packed, key, s, t, *mask: algorithm.sample(*unpack(packed, s), _at(key, t), *mask))
         self.explore, self.explores = _jit(explore), _jit(jax.vmap(explore))  # the second of each for stacked actors
         self.uniform, self.uniforms = _jit(uniform), _jit(jax.vmap(uniform))
         self.deterministic = _jit(lambda packed, s, *mask: algorithm.deterministic(*unpack(packed, s), *mask))
