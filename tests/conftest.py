@@ -121,8 +121,13 @@ if _is_first:
 # functions again for every agent. With flags of your own (`.ci/run` runs some tests a second time so) everything is
 # traced and compiled as users have it.
 _HASTE = "IMPLICITQ_TESTS_HASTE"  # tells the workers of pytest-xdist that the flags they inherit are not yours
+_HASTY_FLAGS = (
+    "--xla_backend_optimization_level=0",
+    "--xla_cpu_use_fusion_emitters=false",  # the older way to make code of a fusion takes a third of the time
+    "--xla_cpu_parallel_codegen_split_count=1",  # in one piece: the other core has its own worker of pytest-xdist
+)
 if "XLA_FLAGS" not in os.environ:
-    os.environ |= {"XLA_FLAGS": "--xla_backend_optimization_level=0", _HASTE: "1"}
+    os.environ |= {"XLA_FLAGS": " ".join(_HASTY_FLAGS), _HASTE: "1"}
 if _HASTE in os.environ:
     share()
     jax.config.update("jax_cpu_enable_async_dispatch", False)  # a thread for it costs more than so small functions do
