@@ -200,11 +200,11 @@ def test_environments_side_by_side_must_be_alike():
         ("raise", r"environment 0 failed in step: ZeroDivisionError: the floor gave way \(toys.py, line \d+\)"),
         ("kill", r"the process of environment 0 was killed by signal 9 \(SIGKILL\) in step"),
         ("exit", "the process of environment 0 ended with exit code 3 in step"),
-        ("hang", r"environment 0 did not answer within 10 seconds in step \(env_timeout\)"),
+        ("hang", r"environment 0 did not answer within 2 seconds in step \(env_timeout\)"),
     ],
 )
 def test_what_happened_to_a_worker_is_said_and_closing_adds_nothing(how, sentence):
-    made = environments(functools.partial(toys.Fails, how), "async", timeout=10.0 if how == "hang" else None)
+    made = environments(functools.partial(toys.Fails, how), "async", timeout=2.0 if how == "hang" else None)
     made.start()
     with pytest.raises(EnvironmentFailed, match=sentence):
         made.step(NOTHING)
@@ -259,7 +259,7 @@ def test_a_killed_worker_ends_the_command_with_its_sentence_and_keeps_the_checkp
 @pytest.mark.parametrize("call", ["step", "reset"])
 def test_a_fresh_environment_goes_on_with_the_next_seed(how, vectorization, call, tmp_path):
     source = functools.partial(toys.Fails, how, call, 2, tmp_path / "failed")
-    timeout = 10.0 if how == "hang" else None
+    timeout = 2.0 if how == "hang" else None
     made = environments(source, vectorization, on_error="restart", timeout=timeout)
     first = made.start()
     made.step(NOTHING)
