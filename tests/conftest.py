@@ -11,7 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import hypothesis
 import jax
@@ -29,7 +29,20 @@ OF_THE_LOOP = {  # no compiled function looks at these; what it has to know of t
     *("eval_every", "eval_episodes", "checkpoint_every", "log_every"),
 }
 _KEPT = 150  # functions; each holds some megabytes of compiled code
-_settings: contextvars.ContextVar[Hashable] = contextvars.ContextVar("settings", default=None)
+_FOR_IMAGES = {"xla_backend_optimization_level": "1"}  # convolutions that are not optimized at all run for seconds
+
+
+class _Settings(NamedTuple):
+    """All that the compiled functions of an agent depend on."""
+
+    maker: Hashable
+    algorithm: type
+    values: tuple[tuple[str, Hashable], ...]
+    spec: Any
+    device: Hashable
+
+
+_settings: contextvars.ContextVar[_Settings | None] = contextvars.ContextVar("settings", default=None)
 
 
 def share() -> None:
@@ -54,7 +67,7 @@ def _share_functions() -> None:
     def known(maker: Any, algorithm: Any, spec: Any, config: Any, device: Any) -> Iterator[None]:
         ours = type(algorithm).__module__.startswith("implicitq.algorithms.")  # a test may bring one of its own
         values = {k: v for k, v in vars(config).items() if k not in OF_THE_LOOP}
-        token = _settings.set((maker, type(algorithm), tuple(values.items()), spec, device) if ours else None)
+        token = _settings.set(_Settings(maker, type(algorithm), tuple(values.items()), spec, device) if ours else None)
         try:
             yield
         finally:
@@ -74,6 +87,8 @@ def _share_functions() -> None:
             return compiled(function, **options)
         inner = inspect.unwrap(function)
         key = (settings, inner.__code__, inner is function, tuple(options.items()))
+        if settings.spec.image is not None:
+            options["compiler_options"] = _FOR_IMAGES
         made[key] = made.pop(key, None) or compiled(function, **options)  # the newest last
         if len(made) > _KEPT:
             del made[next(iter(made))]
