@@ -97,7 +97,7 @@ def test_defaults_are_the_paper_s():
         "bins": 11,
         "softmax": "plain",
         "discount": 0.99,
-        "target_update": 0.05,
+        "target_update": 0.005,
         "learning_rate": 3e-4,
         "batch_size": 256,
         "replay_size": 1_000_000,

@@ -92,6 +92,7 @@ SWING = {"hidden": (64, 64), "learning_rate": 3e-3, "batch_size": 64, "target_up
 SWING |= {"eval_every": 100_000}
 SWING_STEPS, SWUNG_UP = 7_000, -500.0
 DIALS = {"hidden": (64,), "learning_rate": 3e-3, "min_replay": 200, "discount": 0.5, "temperature": 0.1}
+DIALS |= {"target_update": 0.05}
 DIALS |= {"eval_every": 100_000}
 DIALS_STEPS, TURNED = 2_000, 9.0
 
@@ -105,9 +106,11 @@ def parking_cases() -> list[tuple[str, str]]:
 
 
 def parking_settings(algorithm: str) -> dict[str, Any]:
-    """One entropy weight for all that have a fixed one, and a mean of weights that suits so short a run."""
+    """One entropy weight for all that have a fixed one; targets and a mean of weights that suit so short a run."""
     config = resolve(algorithm, "none")
     settings = dict(PARKING)
+    if algorithm != "sac":
+        settings["target_update"] = 0.05
     if isinstance(config, ImplicitConfig) and config.temperature != "auto":
         settings["temperature"] = 0.05 / (1 - config.alpha)
     if config.actor_average is not None:

@@ -203,6 +203,7 @@ def test_the_agent_reaches_the_optimum_regularised_at_one_minus_alpha_times_the_
         discount=DISCOUNT,
         hidden=(64,),
         learning_rate=3e-3,
+        target_update=0.05,
         min_replay=500,
         eval_every=10**6,
     )

@@ -33,11 +33,12 @@ WITHOUT = {
     "actor_average=None": "newest weights, no average",
 }
 LAMBDAS = {
-    "": "0.05",
-    " normalize_observations=True": "0.05, normalised observations",
-    " target_update=0.005": "0.005",
-    " target_update=0.005 normalize_observations=True": "0.005, normalised observations",
+    " target_update=0.05": "0.05",
+    " target_update=0.05 normalize_observations=True": "0.05, normalised observations",
+    "": "0.005",
+    " normalize_observations=True": "0.005, normalised observations",
 }
+FAST_MIQ = "miq target_update=0.05"
 
 
 def read(study: str, column: str, file: str = "evaluations.csv") -> tuple[np.ndarray, Curves]:
@@ -79,7 +80,7 @@ def curves_of(
 
 def landing(time: bool = False) -> Figure:
     tasks = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
-    return curves_of("gym-100k", tasks, ("iq-auto", "sac", "sbx-crossq", "miq"), (11, 2.7), time)
+    return curves_of("gym-100k", tasks, ("iq-auto", "sac", "sbx-crossq", FAST_MIQ), (11, 2.7), time)
 
 
 def longer() -> Figure:
@@ -109,18 +110,21 @@ def ingredients() -> Figure:
 
 def target_update() -> Figure:
     """Returns and values of IQ and M-IQ with a fast and a slow target, with and without normalised observations."""
-    figure = Figure(figsize=(8, 5.2), layout="constrained")
-    panels = (("return", "mean_return", "evaluations.csv"), ("value V, mean over batches", "value", "metrics.csv"))
-    for row, algorithm in zip(figure.subplots(2, 2), ("iq", "miq"), strict=True):
-        for axes, (title, column, file) in zip(row, panels, strict=True):
-            steps, curves = read("target-update", column, file)
+    figure = Figure(figsize=(11, 5.2), layout="constrained")
+    tasks, files = ("HalfCheetah-v5", "Hopper-v5"), {"mean_return": "evaluations.csv", "value": "metrics.csv"}
+    panels = [(task, column) for task in tasks for column in files]
+    for row, algorithm in zip(figure.subplots(2, len(panels)), ("iq", "miq"), strict=True):
+        for axes, (task, column) in zip(row, panels, strict=True):
+            steps, curves = read("target-update", column, files[column])
             for (flags, label), colour in zip(LAMBDAS.items(), COLOURS, strict=True):
-                if (algorithm + flags, "HalfCheetah-v5") in curves:
-                    axes.plot(steps / 1000, curves[algorithm + flags, "HalfCheetah-v5"][0], color=colour, label=label)
-            axes.set(title=f"{algorithm}: {title}")
-    for axes in figure.axes[2:]:
+                if (algorithm + flags, task) in curves:
+                    axes.plot(steps / 1000, curves[algorithm + flags, task][0], color=colour, label=label)
+            axes.set(title=f"{algorithm}, {task.split('-')[0]}: {'V' if column == 'value' else 'return'}")
+            if column == "value":
+                axes.set_yscale("symlog", linthresh=100)
+    for axes in figure.axes[len(panels) :]:
         axes.set_xlabel("thousand steps")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=4)
     return figure
 
 

@@ -153,6 +153,7 @@ def test_an_ensemble_finds_the_soft_values_of_the_probe():
         min_replay=100,
         batch_size=64,
         learning_rate=3e-3,
+        target_update=0.05,
         eval_every=10**6,
     ).learn(2_500)
     bonus = 0.2 * np.log(2)
@@ -179,6 +180,7 @@ def test_centred_values_hold_rewards_alone_where_the_policy_has_the_wanted_entro
         min_replay=100,
         batch_size=64,
         learning_rate=3e-3,
+        target_update=0.05,
         eval_every=10**6,
     ).learn(1_600)
     states = (State.CONSTANT, State.DOWN, State.LOOP)

@@ -42,6 +42,8 @@ def trained_on_probe(algorithm: str, probe: partial, callback=(), **more) -> imp
     """After enough steps with the untrained policy to have seen every action: it is not exploration that is probed."""
     settings = {**SMALL, "discount": DISCOUNT, "min_replay": 1_000, "eval_every": 3_500, **more}
     steps = 2_500
+    if algorithm != "sac":
+        settings.setdefault("target_update", 0.05)  # slower targets would need more steps
     if algorithm in ("sac", "iq-auto"):
         settings["temperature"] = 0.01  # a learnt one would add its own entropy to the values
         steps = 3_500

@@ -258,7 +258,7 @@ def test_random_scores_are_those_of_allowed_actions():
 
 SETTINGS = {
     **{"hidden": (32,), "batch_size": 64, "learning_rate": 3e-3, "eval_episodes": 2, "eval_every": 2_500},
-    **{"discount": DISCOUNT, "min_replay": 500, "warmup": "uniform"},
+    **{"discount": DISCOUNT, "min_replay": 500, "warmup": "uniform", "target_update": 0.05},
 }
 AUTO = {
     **{"temperature": 0.01, "n_step": 1, "n_step_target": "plain", "batch_size": 256, "learning_rate": 1e-3},
