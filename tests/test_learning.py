@@ -92,8 +92,7 @@ SWING = {"hidden": (64, 64), "learning_rate": 3e-3, "batch_size": 64, "target_up
 SWING |= {"eval_every": 100_000}
 SWING_STEPS, SWUNG_UP = 7_000, -500.0
 DIALS = {"hidden": (64,), "learning_rate": 3e-3, "min_replay": 200, "discount": 0.5, "temperature": 0.1}
-DIALS |= {"target_update": 0.05}
-DIALS |= {"eval_every": 100_000}
+DIALS |= {"target_update": 0.05, "eval_every": 100_000}
 DIALS_STEPS, TURNED = 2_000, 9.0
 
 

@@ -24,7 +24,7 @@ class Config:
     preset: Literal["paper", "none", "file"] = "paper"
     """Settings of the task. paper: those of known tasks; none: one setting for all; or the path of a preset file."""
     discount: float = 0.99  # gamma: how much a reward counts that comes one step later.
-    target_update: float = 0.05  # lambda: target <- (1 - lambda) target + lambda online, after every update.
+    target_update: float = 0.005  # lambda: target <- (1 - lambda) target + lambda online, after every update.
     learning_rate: float = 3e-4  # Step size of Adam.
     learning_rate_decay: int | None = None  # The step size falls as 1 / sqrt(1 + updates / this); None: it stays.
     batch_size: int = 256  # |B_t|: transitions per update.
@@ -290,7 +290,6 @@ class SACConfig(Config):
     temperature: float | Literal["auto"] = "auto"  # Entropy weight; auto: learnt, from 1, to hold the entropy target.
     entropy_target: float | None = None  # For auto: entropy to hold, nats per action dimension; None: -1.
     temperature_learning_rate: float | None = 3e-4  # For auto: step size of ln temperature; None: learning_rate.
-    target_update: float = 0.005  # Polyak step of the target Q-networks, after every update.
 
     @property
     def accepted_actions(self) -> tuple[ActionKind, ...]:
@@ -313,6 +312,7 @@ class DQNConfig(Config):
     alpha: float = 0.9  # Munchausen weight; 0: none.
     munchausen_clip: float | None = 1.0  # Bound temperature * ln pi in the target to [-clip, 0]; None: no bound.
     epsilon: float = 0.0  # Share of uniformly random actions while exploring.
+    target_update: float = 0.05  # lambda: target <- (1 - lambda) target + lambda online, after every update.
 
     @property
     def accepted_actions(self) -> tuple[ActionKind, ...]:
