@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -53,6 +54,16 @@ def finished(tmp_path_factory) -> Path:
     command = ["train", "--env", "toys:Toy-v0", *flags, "--hidden", "8", "--out", directory]
     assert run(*command) == 0
     return directory
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]])
+def test_a_reader_that_has_seen_enough_gets_no_traceback(arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "implicitq.commands.main", *arguments]
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")
 
 
 def test_training_shows_the_preset_the_result_and_what_to_do_next(small_flags, tmp_path, capsys, monkeypatch):

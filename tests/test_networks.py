@@ -289,13 +289,13 @@ def test_training_goes_through_the_torso_and_not_through_what_stands_beside():
     [
         ("miq", "Discrete", False, 10, {"members": 2}),
         ("dqn", "Discrete", True, 16, {}),
-        ("sac", "Box", True, 10, {"temperature": 0.01, "hidden": (64, 64)}),
+        ("sac", "Box", True, 8, {"temperature": 0.01, "hidden": (64, 64)}),
     ],
 )
 def test_the_square_is_found(algorithm, kind, channels_first, size, more):
     source = partial(PixelProbe, kind, channels_first, size)
     agent = implicitq.make(algorithm, source, **{**FAST, **more}, eval_every=10_000, eval_episodes=2)
-    agent.learn(1_200 if algorithm == "sac" else 900)
+    agent.learn(1_000 if algorithm == "sac" else 900)
     assert agent.evaluate(100, seed=1).mean > 0.8
     agent.close()
 

@@ -42,13 +42,22 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command; gives the exit code. What it takes is imported on the way, so that nobody waits for the rest."""
     warnings.showwarning = _show_warning
     name, *rest = arguments or ["--help"]
-    if name == "--version":
-        print(f"implicitq {__version__}")
-        return 0
-    if name in ("-h", "--help", "help"):
-        print(_usage())
-        return 0
+    try:
+        if name == "--version":
+            print(f"implicitq {__version__}", flush=True)
+            return 0
+        if name in ("-h", "--help", "help"):
+            print(_usage(), flush=True)
+            return 0
+        return _command(name, rest)
+    except BrokenPipeError:  # whoever read the output has seen enough, as with: implicitq --help | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit would complain again
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
 
+
+def _command(name: str, rest: list[str]) -> int:
     from implicitq.types import InputError
     from implicitq.validation import nearest, sentence
 
@@ -56,13 +65,10 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(f"unknown command {name!r}{nearest(name, COMMANDS)}")
     try:
         return importlib.import_module(f"implicitq.commands.{name.replace('-', '_')}").run(rest)
-    except BrokenPipeError:  # whoever read the output has seen enough, as with: implicitq --help | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit would complain again
-        return 128 + signal.SIGPIPE
+    except BrokenPipeError:
+        raise
     except (InputError, OSError) as error:  # OSError: of the disk, such as no room or no right
         return _fail(sentence(error))
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
     except SystemExit as leaving:  # of the parser, after help or its own words about a flag
         return leaving.code if isinstance(leaving.code, int) else 1
 
