@@ -185,10 +185,11 @@ def test_the_loss_of_iq_is_that_of_mdqn_on_the_implicit_q_value(alpha, softmax, 
         target_q, next_q = implicit_q(target, batch.observation), implicit_q(target, batch.next_observation)
         return dqn.munchausen_loss(implicit_q(networks, batch.observation), target_q, next_q, batch, mdqn_config)
 
-    expected, gradient = jax.value_and_grad(mdqn_on_implicit_q)(online)
-    found, found_gradient = jax.value_and_grad(lambda n: iq.loss(n, target, batch, iq_config, jax.random.key(0))[0])(
-        online
-    )
+    def ours(networks):
+        return iq.loss(networks, target, batch, iq_config, jax.random.key(0)).error
+
+    expected, gradient = jax.jit(jax.value_and_grad(mdqn_on_implicit_q))(online)
+    found, found_gradient = jax.jit(jax.value_and_grad(ours))(online)
     assert found == pytest.approx(float(expected), rel=1e-5)
     leaves, found_leaves = jax.tree.leaves(gradient), jax.tree.leaves(found_gradient)
     assert max(float(jnp.abs(leaf).max()) for leaf in leaves) > 0.1

@@ -19,7 +19,7 @@ from implicitq.algorithms import iq
 from implicitq.algorithms.implicit import Targets
 from implicitq.networks import MLP
 from implicitq.policies.autoregressive import AutoregressivePolicy
-from implicitq.policies.flow import FlowPolicy, Spline
+from implicitq.policies.flow import Flow, FlowPolicy, Spline
 from implicitq.policies.gaussian import Gaussian, GaussianPolicy, TruncatedGaussian
 from implicitq.policies.multicategorical import Multicategorical, MulticategoricalPolicy, bin_centres, cosine_basis
 from implicitq.policies.tanh_gaussian import TanhGaussian, TanhGaussianPolicy
@@ -409,9 +409,8 @@ def test_loss_and_gradient_are_finite_at_the_bounds_and_for_any_network_output(s
     action = np.array([[1, -1], [-1, 1], [0, 1], [-1, 1 - 1e-7]], np.float32)
     batch = Transition(rows, action, np.ones(4, np.float32), np.ones(4, np.float32), -rows)
     target = Targets(*state.online[:2])
-    value, gradient = jax.value_and_grad(
-        lambda online: algorithm.loss(online, target, batch, algorithm.config, jax.random.key(0)).error
-    )(state.online)
+    error = lambda online: algorithm.loss(online, target, batch, algorithm.config, jax.random.key(0)).error  # noqa: E731
+    value, gradient = jax.jit(jax.value_and_grad(error))(state.online)
     assert np.isfinite(value)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
@@ -466,6 +465,13 @@ def flow_in_one_state(made: FlowPolicy, count: int):
     return made(jnp.tile(jnp.array([[0.3, -1.0, 2.0]]), (count, 1)), 0.5)
 
 
+# Compiled as a whole: the operations of a flow one by one take several times as long.
+flow_log_prob = jax.jit(Flow.log_prob)
+flow_sample = jax.jit(Flow.sample)
+flow_entropy = jax.jit(Flow.entropy)
+flow_deterministic = jax.jit(Flow.deterministic)
+
+
 def test_a_spline_rises_from_corner_to_corner_and_goes_back():
     x = jnp.linspace(-1, 1, 2_001)[:, None]
     spline = Spline.of(jnp.tile(jax.random.normal(KEY, (1, 1, 25)), (2_001, 1, 1)))
@@ -490,22 +496,23 @@ def test_the_density_integrates_to_one_and_is_that_of_its_samples(dimensions):
     cells = 400 if dimensions == 1 else 200
     centres = (np.arange(cells) + 0.5) / cells * 2 - 1
     grid = np.stack(np.meshgrid(*[centres] * dimensions, indexing="ij"), axis=-1).reshape(-1, dimensions)
-    density = np.exp(flow_in_one_state(made, len(grid)).log_prob(jnp.asarray(grid, jnp.float32)))
+    density = np.exp(flow_log_prob(flow_in_one_state(made, len(grid)), jnp.asarray(grid, jnp.float32)))
     volume = (2 / cells) ** dimensions
     assert density.sum() * volume == pytest.approx(1, abs=0.01)
-    drawn = np.asarray(flow_in_one_state(made, 20_000).sample(jax.random.key(1)))
+    drawn = np.asarray(flow_sample(flow_in_one_state(made, 20_000), jax.random.key(1)))
     assert np.abs(drawn).max() <= 1
     # The share of samples in each of two halves of every dimension, against the integral of the density there.
     for quarter in np.ndindex(*[2] * dimensions):
         inside = lambda points, q=quarter: ((points > 0) == np.array(q, bool)).all(axis=1)  # noqa: E731
         assert inside(drawn).mean() == pytest.approx(density[inside(grid)].sum() * volume, abs=0.02)
     exact = -np.sum(density * np.log(density)) * volume / dimensions
-    assert float(flow_in_one_state(made, 20_000).entropy(jax.random.key(2)).mean()) == pytest.approx(exact, abs=0.03)
+    entropy = flow_entropy(flow_in_one_state(made, 20_000), jax.random.key(2))
+    assert float(entropy.mean()) == pytest.approx(exact, abs=0.03)
 
 
 def test_dimensions_depend_on_each_other():
     made = policy(2)
-    drawn = np.asarray(flow_in_one_state(made, 5_000).sample(KEY))
+    drawn = np.asarray(flow_sample(flow_in_one_state(made, 5_000), KEY))
     low, high = (drawn[side, 1].mean() for side in (drawn[:, 0] < -0.5, drawn[:, 0] > 0.5))
     assert abs(high - low) > 0.05
 
@@ -514,11 +521,13 @@ def test_everything_is_finite_with_its_gradient_up_to_the_bounds():
     made = policy(3)
     corners = jnp.array([[-1.0, 1.0, 0.0], [1.0, 1.0, 1.0], [-1.0, -1.0, -1.0], [1 - 1e-7, 0.3, -0.2]])
 
+    @jax.jit
+    @jax.value_and_grad
     def total(policy: FlowPolicy, size: float) -> jax.Array:
         return jnp.sum(policy(jnp.full((4, 3), size), 0.1).log_prob(corners))
 
     for size in (0.0, 1.0, 1e4):
-        value, gradient = jax.value_and_grad(total)(made, size)
+        value, gradient = total(made, size)
         assert np.isfinite(value)
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
 
@@ -526,10 +535,10 @@ def test_everything_is_finite_with_its_gradient_up_to_the_bounds():
 def test_the_deterministic_action_is_among_the_most_likely():
     made = policy(2)
     distribution = flow_in_one_state(made, 2_000)
-    best = distribution.log_prob(distribution.deterministic())[0]
-    others = np.asarray(distribution.log_prob(distribution.sample(KEY)))
-    assert float(best) > np.percentile(others, 80)
-    assert len(np.unique(np.asarray(distribution.deterministic()), axis=0)) == 1
+    chosen = flow_deterministic(distribution)
+    others = np.asarray(flow_log_prob(distribution, flow_sample(distribution, KEY)))
+    assert float(flow_log_prob(distribution, chosen)[0]) > np.percentile(others, 80)
+    assert len(np.unique(np.asarray(chosen), axis=0)) == 1
 
 
 def test_a_flow_has_no_scaled_form_and_needs_a_box():
