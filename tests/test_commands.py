@@ -56,6 +56,12 @@ def finished(tmp_path_factory) -> Path:
     return directory
 
 
+@pytest.mark.parametrize("words", [["--bound-values", "False"], ["--bound-values=false"]])
+def test_a_switch_that_is_given_a_value_is_explained(words, refused):
+    assert "--bound-values takes no value, got '" in (said := refused("train", "iq", *words))
+    assert "--no-bound-values off" in said
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["train", "--help"]])
 def test_a_reader_that_has_seen_enough_gets_no_traceback(arguments):
     reader, writer = os.pipe()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import os
 import sys
 from collections.abc import Collection
@@ -99,6 +100,7 @@ def parse(options: type[O], command: str, arguments: list[str], **more: Any) -> 
             error = error.__cause__ or error.__context__
         if leaving.code:
             _refuse_aliases(arguments)
+            _refuse_values_of_switches(arguments, unseen.getvalue())
     return tyro.cli(options, **more)  # once more, for the parser's own words
 
 
@@ -109,6 +111,15 @@ def _refuse_aliases(arguments: list[str]) -> None:
         if word.startswith("--") and alias in ALIASES:
             ours = " or ".join(f"--{name.replace('_', '-')}" for name in ALIASES[alias])
             raise InputError(f"unknown flag {word.split('=')[0]}; did you mean {ours}?")
+
+
+def _refuse_values_of_switches(arguments: list[str], said: str) -> None:
+    """A sentence about `--switch False`, of which the parser says only that it does not know the word False."""
+    for flag, value in itertools.pairwise(part for word in arguments for part in word.split("=", 1)):
+        unknown = "Unrecognized options" in said and flag not in said
+        if unknown and flag.startswith("--") and value.lower() in ("true", "false"):
+            name = flag.removeprefix("--").removeprefix("no-")
+            raise InputError(f"{flag} takes no value, got {value!r}: --{name} turns it on, --no-{name} off")
 
 
 def parse_with_config(options: Any, command: str, verb: str, env: str, arguments: list[str]) -> Any:
