@@ -145,6 +145,16 @@ STUDIES: dict[str, Study] = {
             (*(Variant(name, {"bins": bins}) for name in ("iq", "miq") for bins in BINS), SAC),
         ),
         Study(
+            "policies",
+            "IQ with every class of policies: factored bins, autoregressive, flow, normal",
+            (
+                Variant("iq"),
+                *(Variant("iq", {"policy": name}) for name in ("autoregressive", "flow")),
+                Variant("iq-gaussian"),
+                SAC,
+            ),
+        ),
+        Study(
             "adaptive-ablation",
             "iq-auto, and without each of its ingredients, beside M-IQ and SAC, and SAC with those it can take",
             (
