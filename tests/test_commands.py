@@ -192,7 +192,10 @@ def test_the_help_of_train_shows_every_hyperparameter_with_its_default(capsys):
     fields = IQConfig.__dataclass_fields__
     assert all(f"--{name.replace('_', '-')}" in shown for name in fields if name != "algorithm")
     assert "--algorithm" not in shown
-    assert "0.01" in shown
+    words = re.sub(r"[\s│]+", " ", shown)
+    for name, value in vars(resolve("iq", "Pendulum-v1")).items():
+        if isinstance(value, float):
+            assert re.search(rf"--{name.replace('_', '-')} .{{1,400}}?\(default: {value}\)", words), name
 
 
 @pytest.mark.parametrize(
@@ -200,7 +203,7 @@ def test_the_help_of_train_shows_every_hyperparameter_with_its_default(capsys):
     [
         (["trian"], "unknown command 'trian'; did you mean 'train'?"),
         (["train", "miqq"], "unknown algorithm 'miqq'; did you mean 'miq'?"),
-        (["train", "--env", "Pendulum-v7"], "Pendulum-v"),
+        (["train", "--env", "Pendulum-v7"], "unknown environment 'Pendulum-v7'; did you mean 'Pendulum-v1'?"),
         (["train", "--env", "HalfCheta-v5"], "unknown environment 'HalfCheta-v5'; did you mean 'HalfCheetah-v5'?"),
         (["train", "--temperature", "0"], "temperature must be a positive number or 'auto', got 0"),
         (["train", "--alpha", "1.5"], "alpha must be a number in [0, 1], got 1.5"),
@@ -317,10 +320,6 @@ def test_an_alias_is_the_name_of_no_hyperparameter():
         assert not set(ALIASES) & {field.name for field in dataclasses.fields(entry.config)}
     known = {field.name for entry in ALGORITHMS.values() for field in dataclasses.fields(entry.config)}
     assert {name for names in ALIASES.values() for name in names} <= known
-
-
-WARM_UP = 1_200  # steps before the clock runs
-PAUSE = 0.02
 
 
 # implicitq doctor, and the commands that are recommended at the end of a run.

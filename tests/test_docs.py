@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import matplotlib
 import pytest
 import tyro
@@ -187,10 +188,16 @@ def test_the_examples_run(path, in_small, capsys):
 def test_the_example_of_an_exported_model_plays_its_task(task, in_small, capsys):
     for module in ("jax2onnx", "onnxruntime"):
         pytest.importorskip(module)
-    export_onnx(implicitq.make("miq", task), Path("policy.onnx"))
+    agent = implicitq.make("miq", task)
+    export_onnx(agent, Path("policy.onnx"))
     (example,) = [block for block in doc_blocks.blocks("docs/sharing.md") if "onnxruntime" in block.text]
     _run_python(example, {})
-    assert float(capsys.readouterr().out) >= 0
+    env, total, ended = gym.make(task), 0.0, False
+    observation, _ = env.reset(seed=0)
+    while not ended:
+        observation, reward, terminated, truncated, _ = env.step(agent.predict(observation, deterministic=True)[0])
+        total, ended = total + float(reward), terminated or truncated
+    assert float(capsys.readouterr().out) == total
 
 
 def test_the_pictures_of_the_docs_are_drawn_from_the_tables(tmp_path):

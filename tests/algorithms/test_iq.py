@@ -197,7 +197,6 @@ def test_iq_and_m_iq_find_the_soft_values_of_the_probe(algorithm, alpha, kind):
 
 
 NO_TARGETS = Targets(None, None)
-SPEC = Spec(observation_size=3, action_dimensions=2, categories=None)
 TEMPERATURE, ALPHA, BINS = 0.3, 0.7, 3
 
 
@@ -229,7 +228,7 @@ def norm_forward(network, rows: np.ndarray) -> np.ndarray:
 
 
 def test_the_loss_is_that_of_both_batches_normalised_together():
-    online = build(norm_config(), SPEC).init(jax.random.key(0)).online
+    online = build(norm_config(), CONTINUOUS).init(jax.random.key(0)).online
     data = shifted_batch()
     error, metrics, _ = loss(online, NO_TARGETS, data, norm_config(), KEY)
 
@@ -245,7 +244,7 @@ def test_the_loss_is_that_of_both_batches_normalised_together():
 
 def test_no_gradient_flows_through_the_target():
     """Munchausen term and next value are numbers: alpha and the discount change the error, and nothing else."""
-    algorithm = build(norm_config(), SPEC)
+    algorithm = build(norm_config(), CONTINUOUS)
     online = algorithm.init(jax.random.key(0)).online
     data = shifted_batch()
 
@@ -269,7 +268,7 @@ def test_no_gradient_flows_through_the_target():
 
 
 def test_an_update_moves_the_running_statistics_and_keeps_no_targets():
-    algorithm = build(norm_config(temperature="auto", softmax="scaled"), SPEC)
+    algorithm = build(norm_config(temperature="auto", softmax="scaled"), CONTINUOUS)
     state = algorithm.init(jax.random.key(0))
     assert not jax.tree.leaves(state.target)
     data = shifted_batch()
@@ -290,7 +289,7 @@ def test_the_temperature_can_have_a_learning_rate_of_its_own(rate, expected):
     settings = norm_config(
         temperature="auto", softmax="scaled", learning_rate=1e-3, temperature_learning_rate=rate, adam_b1=0.5
     )
-    algorithm = build(settings, SPEC)
+    algorithm = build(settings, CONTINUOUS)
     state = algorithm.init(jax.random.key(0))
     after, _ = algorithm.update(state, shifted_batch(), jax.random.key(1))
     before = state.online

@@ -137,17 +137,16 @@ def test_a_run_that_crashes_goes_on_from_its_checkpoint(tmp_path, suite_file, wo
     assert "at step 40 of 100" in log
 
 
-def test_a_worker_stops_with_a_checkpoint_when_the_sweep_is_killed(tmp_path, stoppable):
+def test_a_worker_stops_with_a_checkpoint_when_the_sweep_is_killed(tmp_path, suite_file):
     out = tmp_path / "sweep"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "implicitq.commands.main", *sweep_words(stoppable, out)], stdout=subprocess.DEVNULL
-    )
+    words = sweep_words(suite_file("long", ["Pendulum-v1"], ["iq"], 50_000, 200), out)
+    process = subprocess.Popen([sys.executable, "-m", "implicitq.commands.main", *words], stdout=subprocess.DEVNULL)
     first = out / "Pendulum-v1/iq/seed-0"
     wait_for(lambda: list(first.glob("checkpoints/*.json")))
     process.kill()
     process.wait()
     log = next((out / sweep.LOGS).glob("*.log"))
-    wait_for(lambda: "stopped at step" in log.read_text() or "finished at step" in log.read_text(), 30)
+    wait_for(lambda: "stopped at step" in log.read_text(), 30)
 
 
 def test_a_run_that_keeps_crashing_is_reported_and_stops_no_other(tmp_path, small_plan, faked):
