@@ -1,4 +1,4 @@
-"""The pictures of docs/index.md, adaptive.md and hyperparameters.md, from the tables under benchmarks/.
+"""The pictures of docs/index.md, adaptive.md, hyperparameters.md and reproduction.md, from the tables under benchmarks/.
 
 python docs/figures/make.py [FOLDER]
 """
@@ -39,6 +39,21 @@ LAMBDAS = {
     " normalize_observations=True": "0.005, normalised observations",
 }
 FAST_MIQ = "miq target_update=0.05"
+CLAIMS = {  # of the paper -> lines of the table with their colours; those of M-IQ are dashed
+    "target value and policy": {
+        **{"iq": ("IQ", 0), "miq": ("M-IQ", 0), "pcl": ("PCL: no target value", 1), "trust-pcl": ("Trust-PCL", 1)},
+        **{"iq-gaussian": ("IQ, normal policy", 2), "miq-gaussian": ("M-IQ, normal policy", 2)},
+    },
+    "entropy weight": {
+        **{"iq temperature=0.001": ("IQ, 0.001", 1), "miq temperature=0.01": ("M-IQ, 0.001", 1)},
+        **{"iq": ("IQ, 0.01", 0), "miq": ("M-IQ, 0.01", 0)},
+        **{"iq temperature=0.1": ("IQ, 0.1", 2), "miq temperature=1": ("M-IQ, 0.1", 2)},
+    },
+    "class of policies": {
+        **{"iq": ("IQ, 11 bins", 0), "iq policy=autoregressive": ("IQ, autoregressive", 1)},
+        **{"iq policy=flow": ("IQ, flow", 3), "iq-gaussian": ("IQ, normal", 2)},
+    },
+}
 
 
 def read(study: str, column: str, file: str = "evaluations.csv") -> tuple[np.ndarray, Curves]:
@@ -115,7 +130,7 @@ def target_update() -> Figure:
     panels = [(task, column) for task in tasks for column in files]
     for row, algorithm in zip(figure.subplots(2, len(panels)), ("iq", "miq"), strict=True):
         for axes, (task, column) in zip(row, panels, strict=True):
-            steps, curves = read("target-update", column, files[column])
+            steps, curves = read("claims", column, files[column])
             for (flags, label), colour in zip(LAMBDAS.items(), COLOURS, strict=True):
                 if (algorithm + flags, task) in curves:
                     axes.plot(steps / 1000, curves[algorithm + flags, task][0], color=colour, label=label)
@@ -128,6 +143,25 @@ def target_update() -> Figure:
     return figure
 
 
+def claims() -> Figure:
+    """Returns of the studies of the paper's claims, a column for each and a row for each task."""
+    figure = Figure(figsize=(11, 5.6), layout="constrained")
+    steps, curves = read("claims", "mean_return")
+    for row, task in zip(figure.subplots(2, len(CLAIMS)), ("HalfCheetah-v5", "Hopper-v5"), strict=True):
+        for axes, (claim, lines) in zip(row, CLAIMS.items(), strict=True):
+            for line, (label, colour) in lines.items():
+                if (line, task) in curves:
+                    dashes = "--" if label.startswith(("M-IQ", "Trust")) else "-"
+                    mean = curves[line, task].mean(axis=0)
+                    axes.plot(steps / 1000, mean, dashes, color=COLOURS[colour], label=label)
+            axes.set(title=f"{task.split('-')[0]}: {claim}")
+    for axes in figure.axes[: len(CLAIMS)]:
+        axes.legend(fontsize=7)
+    for axes in figure.axes[len(CLAIMS) :]:
+        axes.set_xlabel("thousand steps")
+    return figure
+
+
 def main(folder: Path = HERE) -> None:
     pictures = {
         "landing": landing,
@@ -135,6 +169,7 @@ def main(folder: Path = HERE) -> None:
         "longer": longer,
         "ingredients": ingredients,
         "target-update": target_update,
+        "claims": claims,
     }
     for name, draw in pictures.items():
         with rc_context(STYLE):

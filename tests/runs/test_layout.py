@@ -334,6 +334,6 @@ def test_a_rate_that_follows_another_one_is_no_other_setting():
 def test_the_tables_of_the_benchmarks_are_whole():
     found = find_runs(BENCHMARKS)
     names = {path.relative_to(BENCHMARKS).as_posix() for path in found.tables}
-    assert {"gym-100k", "gym-300k", "halfcheetah", "quick", "target-update"} <= names
+    assert {"gym-100k", "gym-300k", "halfcheetah", "quick", "claims"} <= names
     assert not found.broken
     assert len(found.runs) >= 244
