@@ -80,7 +80,7 @@ def _visit_display(self: Any, node: nodes.math_block) -> None:
 
 
 class Fields(SphinxDirective):
-    """A table of the fields that a dataclass adds to the one it inherits from: name, default, the comment beside it."""
+    """A table of the fields that a dataclass adds to the one it inherits from: name, default, help text."""
 
     required_arguments = 1
 
@@ -105,9 +105,9 @@ def _shown(value: Any) -> str:
 
 
 def _comments(source: str) -> dict[str, str]:
-    """Field -> the comment at the end of its line, which is also the help text of its flag."""
-    found = re.findall(r"^    (\w+): .*?  # (.+)$", source, re.MULTILINE)
-    return {name: comment.replace("|", "\\|") for name, comment in found}
+    """Field -> the help text of its flag: the comment at the end of its line, or the string below it."""
+    found = re.findall(r'^    (\w+): .*?(?:  # (.+)|\n    """([^"]+)""")$', source, re.MULTILINE)
+    return {name: " ".join((comment or text).split()).replace("|", "\\|") for name, comment, text in found}
 
 
 def _plain_aliases(app: Any, what: str, name: str, obj: Any, options: Any, signature: str | None, returns: Any) -> Any:

@@ -20,7 +20,7 @@ from implicitq.types import Evaluation
 
 
 def stop_at_return(wanted: float):
-    """The example of docs/training.md."""
+    """A callback of the kind that docs/tracking.md shows."""
 
     def listener(event: events.Event) -> bool | None:
         if isinstance(event, events.Evaluated):

@@ -39,11 +39,11 @@ _PREDICTIONS = 2**31  # sampled predictions draw from numbers that training does
 
 
 class InStep(NamedTuple):
-    """How a run goes on together with those of other seeds."""
+    """How a run is resumed together with those of other seeds."""
 
-    seeds: Sequence[int]  # of all of them; none if there is no other
-    steps: Collection[int]  # at which all of them have a checkpoint
-    first: bool  # of them: environment objects are its own, the others have copies
+    seeds: Sequence[int]  # all seeds; empty if there is only one
+    steps: Collection[int]  # steps at which all of them have a checkpoint
+    first: bool  # it is the first seed, which uses environment objects themselves; the others use copies
 
 
 class Agent:
@@ -66,7 +66,7 @@ class Agent:
         trust_env: bool = False,
         statistics: Shared | None = None,
     ) -> None:
-        """Without `eval_maker`, the environment that the config names is made where it is needed, as `load` says."""
+        """Without `eval_maker`, the environment that the config names is made when needed; see `load`."""
         self.config = config
         self.observation_space = observation_space
         self.action_space = action_space
@@ -80,7 +80,7 @@ class Agent:
         self._loaded_statistics = statistics or {}
         self._predictions = 0
         self._start: Start | None = None
-        self.together: Sequence[int] = ()  # the seeds that it learns in step with, its own among them
+        self.together: Sequence[int] = ()  # the seeds that it learns together with, including its own
 
     def __repr__(self) -> str:
         config, folder = self.config, "" if self.directory is None else f", run folder {str(self.directory)!r}"
@@ -141,7 +141,7 @@ class Agent:
 
     @property
     def trainer(self) -> Trainer:
-        """Who trains it; InputError for an agent that only acts."""
+        """The trainer; InputError for an agent that only acts."""
         if self._trainer is None:
             raise InputError(
                 "this agent came from a policy file, which holds no replay and no optimiser; "
@@ -168,7 +168,7 @@ class Agent:
 
     @contextmanager
     def closed_on_failure(self) -> Iterator[None]:
-        """Or the run folder would stay locked in this process. A signal is no failure."""
+        """Close the run folder if the block fails: it would stay locked in this process. A signal is no failure."""
         try:
             yield
         except Interrupted:
@@ -259,8 +259,8 @@ class Agent:
     ) -> Evaluation:
         """Returns and lengths of whole episodes, on environments of their own.
 
-        With the deterministic policy, or with sampled actions, the same ones for the same seed. With `render`, the
-        episodes are played one after the other in a window.
+        Actions are deterministic, or sampled: the same ones for the same seed. With `render`, the episodes are played
+        one after the other in a window.
         """
         if not isinstance(episodes, int) or episodes < 1:
             raise InputError(f"episodes must be a whole number of at least 1, got {episodes!r}")
@@ -288,12 +288,12 @@ class Agent:
         return env
 
     def _sampling(self, seed: int) -> Callable[..., Any]:
-        """The policy itself, whose random numbers are those of the seed and of how often it was asked."""
+        """A function that samples actions; the seed and the number of the call pick the random numbers."""
         numbers = itertools.count(episode_seed(seed, EVALUATION, 0, 0))
         return lambda rows, *mask: self._actor.sample(rows, next(numbers) % 2**32, *mask)[1]
 
     def environments(self) -> EnvironmentMaker:
-        """Makes environments to show the policy in, none of which is in use elsewhere."""
+        """A maker of environments to play in, none of which is in use elsewhere."""
         if self._eval_maker is None:
             name = self.config.env
             if is_object(name):
@@ -319,7 +319,7 @@ class Agent:
             self._run.close()
 
     def _trackers(self, track: Iterable[str] | None) -> list[trackers.Tracking]:
-        """They come before the run folder, so that a checkpoint is never ahead of what they have."""
+        """The trackers. They hear events before the run folder, so that a checkpoint is never ahead of them."""
         if self._run is None:
             if track:
                 raise InputError("track needs a run folder, which holds its files: give out=")
@@ -422,7 +422,7 @@ def from_config(
 ) -> Agent:
     """An untrained agent for a whole config; `env` stands in for the config's id where that is not enough.
 
-    With `copies`, environment objects are left to somebody else, and only copies of them are used.
+    With `copies`, only copies of environment objects are used.
     """
     return _agent(config, EnvironmentMaker(config.env if env is None else env), eval_env, device, copies=copies)
 
@@ -437,9 +437,9 @@ def load(
 ) -> Agent:
     """The agent of a policy file or of a run folder; it can act, but not learn on.
 
-    Of a run folder, the policy of the newest checkpoint, or, with `best`, of the evaluation with the highest mean.
-    `hf://owner/name`, or `hf://owner/name@revision`, is a policy on the Hugging Face Hub (`implicitq push`), of which
-    one file is fetched and read like any other. Nothing that is loaded runs code.
+    A run folder gives the policy of its newest checkpoint, or, with `best`, of the evaluation with the highest mean.
+    `hf://owner/name`, or `hf://owner/name@revision`, is a policy on the Hugging Face Hub (`implicitq push`): one file
+    is fetched, and read like any other. Nothing that is loaded runs code.
 
     It is evaluated on `env`, or on the id that the file names. An id that makes Gymnasium import a module, such as
     `module:Id`, is refused there unless `trust_env`: a file must not choose what code runs.
@@ -577,7 +577,7 @@ def display(runs: int = 1) -> list[AnyListener]:
 
 
 def _listed(callback: AnyListener | Iterable[AnyListener]) -> list[AnyListener]:
-    """One callback or several, as a list of things that can hear an event."""
+    """One callback or several, as a list of listeners."""
     found: list[Any] = list(callback) if isinstance(callback, Iterable) else [callback]
     for each in found:
         if not callable(getattr(each, "on_event", each)):

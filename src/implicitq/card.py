@@ -143,7 +143,7 @@ def _making(facts: Facts) -> str:
 
 
 def _text(text: str) -> str:
-    """A string of YAML, whatever is in it."""
+    """The text as a YAML string; anything in it is escaped."""
     return json.dumps(_short(text))
 
 
@@ -162,5 +162,5 @@ def _short(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    """One line, whatever it was."""
+    """The text as one printable line."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

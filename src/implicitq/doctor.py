@@ -188,6 +188,6 @@ def _gigabytes(count: float) -> str:
 
 
 def _short(folder: str) -> str:
-    """With ~ for the home folder, whose name is nobody's business."""
+    """The path with ~ for the home folder, whose name is private."""
     home = str(Path.home())
     return folder.replace(home, "~", 1) if folder.startswith(home) else folder

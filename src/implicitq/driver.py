@@ -58,7 +58,7 @@ def drive(trainer: Trainer, until: int, listeners: Iterable[AnyListener] = (), a
 
 
 def drive_together(together: Together, until: int, audiences: Sequence[Audience]) -> None:
-    """As `drive`, of trainers in step, each with an audience of its own. What stops one of them stops all.
+    """As `drive`, for trainers in lockstep, each with its own listeners. What stops one of them stops all.
 
     That includes an error of one of them, in its environments or its training: the others still end the step.
     """

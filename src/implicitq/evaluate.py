@@ -48,7 +48,7 @@ def _with_window(maker: EnvironmentMaker) -> gym.Env:
 
 
 def _draws_on_a_screen(env: gym.Env) -> bool:
-    """Of other people's environments that is not known: `human` may mean text on the terminal."""
+    """Whether it opens a window, as far as is known: elsewhere, `human` may mean text on the terminal."""
     pictures = env.unwrapped.render_mode != "human"  # which a wrapper shows
     return pictures or any(base.__module__.startswith(_DRAWN) for base in type(env.unwrapped).__mro__)
 

@@ -103,7 +103,7 @@ def observation_layout(space: gym_spaces.Space) -> list[dict[str, Any]]:
 
 
 def _parts(space: gym_spaces.Space, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """In the order of `spaces.flatten`: the names of a `Dict` sorted, those of a `Tuple` as they are."""
+    """All parts with their paths, in the order of `spaces.flatten`: a `Dict` by sorted names, a `Tuple` as it is."""
     match space:
         case gym_spaces.Dict():
             for name in sorted(space.keys(), key=str):

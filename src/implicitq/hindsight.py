@@ -1,6 +1,6 @@
-"""Were the values right? V(s) of visited states against the return that followed, of episodes that have ended.
+"""Were the values right? V(s) of visited states against the returns that followed, in finished episodes.
 
-The return is the one that V stands for: discounted, with what the algorithm's value counts besides rewards
+The return is the one that V estimates: discounted, with the regularisation of the algorithm
 (`Algorithm.regularization`), and with V of the last observation where a time limit cut the episode.
 Shapes: L steps of an episode, O observation features, D action dimensions.
 """
@@ -30,12 +30,12 @@ Ask = Callable[..., Any]
 
 
 def plausible_value(largest_reward: float, temperature: float, dimensions: int, discount: float) -> float:
-    """The greatest return, up or down, that rewards seen so far and what is paid for entropy can explain."""
+    """The largest absolute return that rewards seen so far and entropy terms can explain."""
     return (largest_reward + _NATS * temperature * dimensions) / (1 - discount)
 
 
 def is_implausible(value: Any, plausible: Any) -> Any:
-    """Whether values have left all that rewards can explain; never for nan."""
+    """Whether values are beyond what rewards can explain; False for nan."""
     return np.abs(value) > _UNTRAINED + _MARGIN * plausible
 
 
@@ -68,7 +68,7 @@ def compare(
 
 
 def range_of_returns(episodes: Sequence[Episode], discount: float) -> tuple[float, float]:
-    """The least and the greatest discounted return of rewards in any state, and a standard deviation beyond both.
+    """The lowest and the highest discounted return of rewards from any state, less and plus a standard deviation.
 
     An episode that a time limit cut is taken to go on as in its last 1 / (1 - discount) steps.
     """
@@ -87,7 +87,8 @@ def soft_returns(rewards: Array, first: Array, later: Array, end: float, discoun
     """The return that followed every step of an episode, as n-step targets add it up: [L].
 
     G_t = first_t + sum_{0 < i < n} gamma^i later_{t+i} + sum_{i < n} gamma^i r_{t+i} + gamma^n G_{t+n}, where G is
-    `end` at the end of the episode. It is that of all steps with `later`, plus what every n-th has instead.
+    `end` at the end of the episode. Computed as the return with `later` at every step, plus the difference
+    first - later at every n-th step.
     """
     total = np.zeros(len(rewards))
     instead = np.zeros(len(rewards) + n_step)

@@ -46,9 +46,9 @@ class LearnerState(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """Of the arrays of a `LearnerState`, those that are packed together: first their numbers, then their slots."""
+    """Which arrays of a `LearnerState` are packed together: by their numbers, or by their slots once packed."""
 
-    networks: list[int]  # that act
+    networks: list[int]  # those that act
     average: list[int]
     normalizer: list[int]
     metrics: list[int]  # their sums, then their count
@@ -62,7 +62,7 @@ class ActorState(NamedTuple):
 
 
 class Actor:
-    """Networks that act: what they do in a state, and what they hold of it. Observations are [B, O].
+    """Networks that act, and give values to states and actions. Observations are [B, O].
 
     A last argument, where given, is the mask of the actions that the states allow: [B, D, N].
     """
@@ -75,20 +75,20 @@ class Actor:
         names: list[str],
         device: Device | None,
     ) -> None:
-        """`packed` gives the arrays of an `ActorState` as they are at the moment, packed."""
+        """`packed` gives the current arrays of an `ActorState`, packed."""
         self.compiled, self._packed, self.names = compiled, packed, names
         (self.key,) = _placed([_stream(seed, _ACT)], device)
 
     def sample(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
-        """An action of the policy as it is stored, and its coordinates; the random numbers are those of the step."""
+        """A stored action of the policy, and its coordinates; `step` picks the random numbers."""
         return self.compiled.sample(self._packed(), self.key, observation, np.uint32(step), *mask)
 
     def explore(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
-        """The same, of what collects data."""
+        """As `sample`, with exploration."""
         return self.compiled.explore(self._packed(), self.key, observation, np.uint32(step), *mask)
 
     def uniform(self, observation: Array, step: int, *mask: Array) -> tuple[jax.Array, jax.Array]:
-        """A uniformly random action as it is stored, and its coordinates."""
+        """As `sample`, with uniformly random actions."""
         return self.compiled.uniform(self._packed(), self.key, observation, np.uint32(step), *mask)
 
     def deterministic(self, observation: Array | jax.Array, *mask: Array) -> jax.Array:
@@ -105,7 +105,7 @@ class Actor:
         return self.compiled.q_value(self._packed(), observation, coordinates, *mask)
 
     def regularization(self, observation: Array, action: Array, *mask: Array) -> tuple[jax.Array, jax.Array]:
-        """Both kinds of `Algorithm.regularization` of stored actions [B, D]: two of [B]."""
+        """As `Algorithm.regularization`, for stored actions [B, D]: two arrays [B]."""
         return self.compiled.regularization(self._packed(), observation, action, *mask)
 
     def divergence_from(self, before: list[jax.Array], observation: Array, step: int, *mask: Array) -> jax.Array:
@@ -117,7 +117,7 @@ class Actor:
         return self.compiled.divergence(before, self._packed(), self.key, observation, np.uint32(step), *mask)
 
     def snapshot(self) -> list[jax.Array]:
-        """What acts at the moment; updates do not touch it."""
+        """A copy of what acts now, which updates do not touch."""
         return [jnp.copy(array) for array in self._packed()]
 
     def arrays(self) -> dict[str, Array]:
@@ -126,16 +126,16 @@ class Actor:
         return dict(zip(self.names, self.compiled.packing.unpack(copies), strict=True))
 
     def check(self, arrays: Mapping[str, Array]) -> None:
-        """Refuse arrays that are not of such an actor."""
+        """Refuse arrays whose names, shapes or types are not those of this actor."""
         _compare(self.arrays(), arrays)
 
 
 class Draw(NamedTuple):
-    """What training asks for to go on: actions for observations [E, O]."""
+    """Training needs actions for observations [E, O]."""
 
     observation: Array
     step: int
-    uniform: bool  # of all actions, instead of the policy
+    uniform: bool  # uniformly random actions, not those of the policy
     mask: tuple[Array, ...] = ()
 
 
@@ -145,7 +145,7 @@ REQUESTS = (Draw, Transition)
 
 
 class Stack(Protocol):
-    """Where the state of a learner lies that shares its updates with others."""
+    """Holds the states of learners that are updated together; `seat` is the number of one of them."""
 
     def take(self, seat: int) -> list[jax.Array]: ...
 
@@ -153,7 +153,7 @@ class Stack(Protocol):
 
 
 class Stored(NamedTuple):
-    """An array that was not read yet."""
+    """Shape and type of an array in a file that is not read yet."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -181,7 +181,7 @@ def load_actor(
 def least_parameters(config: Config, spec: Spec) -> int:
     """Parameters of one network from observations to a single number: no actor has fewer.
 
-    In whole numbers of any size, to be asked before networks are made from a config or spaces that nobody checked.
+    Computed in whole numbers of any size, so that it can be asked before networks are made from unchecked settings.
     """
     inputs = spec.observation_size if spec.image is None else networks.torso_features(spec.image)
     sizes = (inputs, *config.hidden, 1)
@@ -298,11 +298,11 @@ class Learner:
             self._stack.put(self._seat, packed)
 
     def wait(self) -> None:
-        """Until the last update is done."""
+        """Wait until the last update is done."""
         jax.block_until_ready(self.packed)
 
     def join(self, stack: Stack, seat: int, first: Learner) -> None:
-        """From now on the state lies in a stack. What is compiled is shared: only seeds and arrays differ there."""
+        """Keep the state in a stack from now on, and use the compiled functions of `first`, which are the same."""
         self._stack, self._seat = stack, seat
         self.newest.compiled = self.shipped.compiled = first.newest.compiled
 
@@ -318,11 +318,11 @@ class Learner:
         self.packed = _packed(self._packing, jax.tree.leaves(fresh), self._device)
 
     def watch(self) -> None:
-        """Note the policy as it is: the next metrics tell how far the updates from here to there have moved it."""
+        """Remember the current policy: the next metrics have the KL divergence from it."""
         self._watched = self.newest.snapshot()
 
     def answer(self, request: Request) -> tuple[Array, Array] | None:
-        """Do what training asks for; of actions, as they are stored, and their coordinates."""
+        """Do what training asks for; a `Draw` gives stored actions and their coordinates."""
         if isinstance(request, Transition):
             return self.update(request)
         draw = self.newest.uniform if request.uniform else self.newest.explore
@@ -346,7 +346,7 @@ class Learner:
         return self._algorithm.calibrate is not None
 
     def calibrate(self, seen: Seen) -> None:
-        """Learn from episodes that have ended, as `Calibrate` has it."""
+        """Adapt to finished episodes, by the algorithm's `calibrate`."""
         if self._algorithm.calibrate is not None:
             state: LearnerState = jax.tree.unflatten(self._structure, self._unpacked())
             moved = state._replace(algorithm=self._algorithm.calibrate(state.algorithm, seen))
@@ -375,8 +375,8 @@ class Learner:
     def load_arrays(self, arrays: dict[str, Array]) -> None:
         """Inverse of `arrays`.
 
-        Sums of metrics that earlier versions did not know begin at zero. Moments of Adam for running statistics, which
-        earlier versions had and which always were zero, are left out.
+        Sums of metrics that the file lacks begin at zero. Moments of Adam for running statistics, which some files have
+        and which are always zero, are left out.
         """
         blank = self.arrays()
         new = [name for name in self._names if name.startswith("metric_sums.") and name not in arrays]
@@ -389,7 +389,7 @@ class Learner:
         return self._packing.unpack([np.asarray(array) for array in self.packed])
 
     def _parts(self, count: int) -> _Parts:
-        """The numbers of the arrays of each part, where there are so many in all."""
+        """The numbers of the arrays in each part; `count` is the number of all arrays."""
         # `actor` only picks parts out of the state, so it can pick numbers just as well.
         numbered: LearnerState = jax.tree.unflatten(self._structure, range(count))
         networks, metrics = self._algorithm.actor(numbered.algorithm), (numbered.metric_sums, numbered.metric_count)
@@ -430,7 +430,7 @@ class Learner:
 
 
 def _metric_names(algorithm: Algorithm, state: PyTree, batch: Transition[Any]) -> list[str]:
-    """What an update tells of itself."""
+    """Names of the metrics that an update gives."""
     return sorted(jax.eval_shape(algorithm.update, state, batch, jax.random.key(0))[1])
 
 
@@ -446,9 +446,9 @@ def _jit(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
 
 
 def _of_stack(update: Callable[..., Any], packed: list[jax.Array]) -> Callable[..., Any]:
-    """The update of stacked states, of which `packed` is one.
+    """The update for a stack of states like `packed`.
 
-    All at once; but small ones on a processor in a loop, which there takes less time than products of stacked matrices.
+    All at once; but small states on a CPU one by one, which is faster there than products of stacked matrices.
     """
     on_processor = all(device.platform == "cpu" for array in packed for device in array.devices())
     if on_processor and sum(array.nbytes for array in packed) <= _SMALL_STATE:
@@ -457,27 +457,27 @@ def _of_stack(update: Callable[..., Any], packed: list[jax.Array]) -> Callable[.
 
 
 def _stream(seed: int, number: int) -> jax.Array:
-    """The data of the key of a stream: an argument of compiled functions, so that seeds can share them."""
+    """Key data of a stream: an argument of compiled functions, so that seeds can share these."""
     return jax.random.key_data(jax.random.fold_in(jax.random.key(seed), number))
 
 
 def _at(stream: jax.Array, number: jax.Array) -> jax.Array:
-    """The key that a stream has for a step or an update."""
+    """The key of a stream for a step or an update."""
     return jax.random.fold_in(jax.random.wrap_key_data(stream), number)
 
 
 def _packed(packing: Packing, arrays: Sequence[Any], device: Device | None) -> list[jax.Array]:
-    """Packed, and on the device."""
+    """The arrays, packed and on the device."""
     return _placed([jnp.array(array) for array in packing.pack([np.asarray(each) for each in arrays], np)], device)
 
 
 def _placed(arrays: list[jax.Array], device: Device | None) -> list[jax.Array]:
-    """On the device, where compiled functions of them then run; None: where JAX has put them."""
+    """The arrays on the device, where functions of them then run; None: where JAX has put them."""
     return arrays if device is None else jax.device_put(arrays, device)
 
 
 def _normalizer(spec: Spec, config: Config) -> Normalizer | None:
-    """None for images: most of their pixels hardly ever change, and would be blown up."""
+    """None for images: most of their pixels hardly change, and noise in them would be scaled up."""
     return Normalizer.start(spec.observation_size) if config.normalize_observations and not spec.pixels else None
 
 
@@ -498,7 +498,7 @@ def _compare(
     expected: Mapping[str, Array] | Mapping[str, jax.ShapeDtypeStruct],
     found: Mapping[str, Stored] | Mapping[str, Array],
 ) -> None:
-    """Refuse what has not the expected names, shapes and types."""
+    """Refuse names, shapes and types that are not the expected ones."""
     unknown = sorted(found.keys() - expected)
     if unknown:
         raise InputError(f"the saved state has {brief(unknown[0])}, which is not known here")

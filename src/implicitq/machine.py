@@ -91,7 +91,7 @@ def refuse_excess(what: str, reserved: int, used: int) -> None:
 
 
 def available() -> Memory | None:
-    """None where the system does not tell."""
+    """The memory of this machine; None if the system does not say."""
     try:
         page = os.sysconf("SC_PAGE_SIZE")
         machine, unused = page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
@@ -104,7 +104,7 @@ def available() -> Memory | None:
 
 
 def _reclaimable() -> int | None:
-    """What is unused or only a cache, where Linux tells."""
+    """Bytes of memory that are unused or only cache; None unless on Linux."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))

@@ -19,10 +19,10 @@ from implicitq.types import Image, Spec
 def _layer_on_both(
     last: bool, inputs: jax.Array, beside: jax.Array, weight: jax.Array, bias: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """A fully connected layer, with ReLU unless it is the last one, on both; no gradient goes through `beside`.
+    """A fully connected layer on `inputs` and `beside`, with ReLU unless it is the last; `beside` has no gradient.
 
-    Differentiated by hand, so that both take one product, and the way back is over `inputs` alone: JAX would go back
-    over zeros too, or need two products of half the size, which are slower.
+    Differentiated by hand: the forward pass is one product, and the backward pass is over `inputs` alone. JAX would go
+    back over zeros too, or need two products of half the size, which are slower.
     """
     return _forwards(last, inputs, beside, weight, bias)[0]
 
@@ -73,7 +73,7 @@ class MLP(eqx.Module):
         return hidden
 
     def train(self, inputs: jax.Array, beside: jax.Array) -> tuple[jax.Array, jax.Array, MLP]:
-        """The network on both, as a loss sees it; no gradient flows through `beside`.
+        """The network on `inputs` and `beside`, as a loss sees it; no gradient flows through `beside`.
 
         With batch normalisation, both are normalised as one batch, and the network comes back with its running
         statistics moved towards those of the batch. [B, inputs], [C, inputs] -> [B, outputs], [C, outputs].
@@ -93,7 +93,7 @@ class MLP(eqx.Module):
         return outputs if number == len(self.weights) - 1 else jax.nn.relu(outputs)
 
     def rescaled(self, factors: jax.Array) -> MLP:
-        """The network whose outputs are these times as large: [outputs]."""
+        """The network with its outputs multiplied by `factors` [outputs]."""
         last = self.weights[-1] * factors[None], self.biases[-1] * factors
         return eqx.tree_at(lambda network: (network.weights[-1], network.biases[-1]), self, last)
 
@@ -151,8 +151,8 @@ def torso_features(image: Image) -> int:
 def _convolutions(image: Image) -> tuple[tuple[tuple[int, int, int], ...], str]:
     """Channels, size and stride of every layer, and the padding.
 
-    Those of Mnih et al. 2015 ("Human-level control through deep reinforcement learning") need 36 pixels either way;
-    smaller images have smaller ones.
+    Those of Mnih et al. 2015 ("Human-level control through deep reinforcement learning"); images of less than 36 pixels
+    either way have smaller ones.
     """
     least = min(image.height, image.width)
     if least >= 36:
@@ -161,7 +161,7 @@ def _convolutions(image: Image) -> tuple[tuple[tuple[int, int, int], ...], str]:
 
 
 class ConvolutionalNetwork(eqx.Module):
-    """A torso and, on its features, a fully connected network. Batch normalisation is that of the latter."""
+    """A torso, then a fully connected network on its features. Only the latter has batch normalisation."""
 
     torso: Torso
     head: MLP
@@ -199,7 +199,7 @@ Network = MLP | ConvolutionalNetwork
 
 
 def network_for(spec: Spec, hidden: Sequence[int], outputs: int, key: jax.Array, batch_norm: bool = False) -> Network:
-    """From observations to so many numbers: [B, O] -> [B, outputs]."""
+    """A network from observations to `outputs` numbers: [B, O] -> [B, outputs]."""
     if spec.image is None:
         return MLP((spec.observation_size, *hidden, outputs), key, batch_norm)
     return ConvolutionalNetwork(spec.image, hidden, outputs, key, batch_norm)
@@ -224,7 +224,7 @@ class StateValue(eqx.Module):
 
 
 class ActionValue(eqx.Module):
-    """Q(s, a) of continuous actions, which join the features of an image behind its torso."""
+    """Q(s, a) of continuous actions; for images, they join the features after the torso."""
 
     network: MLP
     torso: Torso | None

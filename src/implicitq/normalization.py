@@ -1,4 +1,4 @@
-"""Normalisation: of observations, by running statistics, and of the inputs of layers, by those of a batch."""
+"""Normalisation of observations, by running statistics, and of the inputs of layers, by those of a batch."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class BatchNorm(eqx.Module):
 
 
 def trained(tree: PyTree) -> PyTree:
-    """What gradients change: all but the running statistics of batch normalisation, in whose place it has None."""
+    """The tree with None in place of running statistics of batch normalisation, which no gradient changes."""
 
     def part(node: PyTree) -> PyTree:
         norm = isinstance(node, BatchNorm)
@@ -86,7 +86,7 @@ def trained(tree: PyTree) -> PyTree:
 
 
 def column_sums(rows: jax.Array) -> jax.Array:
-    """As a product, which on processors is faster than XLA's own sum over columns."""
+    """The sum of every column, as a matrix product: on CPUs that is faster than XLA's own sum."""
     return (jnp.ones((1, rows.shape[0])) @ rows)[0]
 
 
@@ -96,7 +96,7 @@ def _normalise(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Both as one batch, normalised, scaled and shifted; its mean and variance. Gradients go through `inputs` alone.
 
-    Differentiated by hand, so that the way there is one pass over both, and the way back the fewest over `inputs`.
+    Differentiated by hand: one forward pass over both, and few backward passes over `inputs`.
     """
     return _forwards(inputs, beside, scale, shift)[0]
 

@@ -19,10 +19,10 @@ class Packing:
     """How arrays of some shapes and types are packed."""
 
     def __init__(self, examples: Sequence[Any], groups: Iterable[Sequence[int]]) -> None:
-        """`groups` has the number of every array once. Only arrays of one group, and of one type, are packed together.
+        """`groups` lists the number of every array once. Only arrays of one group and one type are packed together.
 
-        `slots` says which of the packed arrays are those of each group. Their order within a group depends on nothing
-        else, so that equal groups of two packings are packed alike.
+        `slots` says which packed arrays belong to each group. How a group is packed depends on that group alone, so
+        equal groups of two packings are packed alike.
         """
         self._shapes = [tuple(example.shape) for example in examples]
         self._contents: list[list[int]] = []  # numbers of the arrays in every packed one
@@ -42,7 +42,7 @@ class Packing:
         ]
 
     def pack(self, arrays: Sequence[Any], numpy: Any = jnp) -> list[Any]:
-        """In compiled functions with `jax.numpy`, else with `numpy`."""
+        """Many arrays -> few; `numpy` is `jax.numpy` in compiled functions, else NumPy."""
         return [
             arrays[content[0]]
             if len(content) == 1
@@ -51,7 +51,7 @@ class Packing:
         ]
 
     def unpack(self, packed: Sequence[Any]) -> list[Any]:
-        """Inverse of `pack`; of arrays of NumPy, views."""
+        """Inverse of `pack`; with NumPy, the arrays are views."""
         arrays: list[Any] = [None] * len(self._shapes)
         for content, ends, whole in zip(self._contents, self._ends, packed, strict=True):
             parts = [whole] if len(content) == 1 else [whole[begin:end] for begin, end in itertools.pairwise(ends)]

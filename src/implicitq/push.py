@@ -32,7 +32,7 @@ _SEEDS_APART = 10_000  # how far the seed of fresh episodes lies from that of th
 
 @dataclass(frozen=True)
 class Sharing:
-    """What to share of a run folder, and how it is looked at before."""
+    """What to share of a run folder, and how to score and film its policy."""
 
     folder: Path
     repo: str | None = None  # named in the card
@@ -45,7 +45,7 @@ class Sharing:
 
 class Shared(NamedTuple):
     files: dict[str, bytes]  # by name
-    left_out: list[str]  # what is not there and why, for the user alone: reasons may tell of the machine
+    left_out: list[str]  # what is missing and why, for the user alone: reasons may name things of the machine
 
 
 def collect(sharing: Sharing) -> Shared:
@@ -89,7 +89,7 @@ def describe(sharing: Sharing) -> Shared:
 
 
 def write_folder(files: Mapping[str, bytes], folder: Path) -> None:
-    """Put the files into a folder instead of onto the Hub; it must be new, empty, or of an earlier time."""
+    """Put the files into a folder instead of onto the Hub; it must be new, empty, or hold such files only."""
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - set(FILES)):
         raise InputError(f"{folder} holds other things than a shared policy; choose another folder")
     for name in FILES:
@@ -145,7 +145,7 @@ def _facts(
 
 
 def _versions(folder: Path) -> dict[str, Any]:
-    """Those that say how the run was made; nothing else that may be in the file."""
+    """The versions that say how the run was made; nothing else that may be in the file."""
     known = ("python", *machine.PACKAGES, "system", "processor", "threads")
     found = layout.read_versions(folder) or {}
     return {name: found[name] for name in known if isinstance(found.get(name), str | int)}

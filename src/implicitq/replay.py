@@ -168,7 +168,7 @@ class Replay:
         return LaterSteps(self._observations[chosen], self._actions[chosen], weights.T, self._read_masks(chosen))
 
     def largest_reward(self) -> float:
-        """Without its sign, of all rows."""
+        """The largest absolute reward of all rows."""
         return float(np.abs(self._rewards).max())
 
     def episodes(self, since: Array) -> tuple[list[Episode], Array]:
@@ -293,7 +293,7 @@ class Replay:
         )
 
     def _ahead(self, rows: Array, steps: Array | int) -> Array:
-        """The rows so many steps further on, in the same rings."""
+        """The rows `steps` further on, in the same rings."""
         end = self._capacity if len(self._base) == 1 else (rows // self._capacity + 1) * self._capacity
         there = rows + steps
         return np.where(there < end, there, there - self._capacity)

@@ -1,4 +1,4 @@
-"""Agents of several seeds that learn one task in step, with their networks stacked."""
+"""Agents of several seeds that learn one task in lockstep, with their networks stacked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Seeds:
         eval_env: EnvironmentSource | None = None,
         device: str | None = None,
     ) -> Seeds:
-        """Untrained agents for a whole config, but for its seed."""
+        """Untrained agents for a config, one for each seed; the seed of the config is not used."""
         chosen = check_seeds(seeds)
         made: list[Agent] = []
         with _closing(made) as failed:
@@ -104,7 +104,7 @@ class Seeds:
         return self
 
     def _claim(self, out: Path) -> None:
-        """Or a folder that is taken would be met with the folders of other seeds made already."""
+        """Take the folder for all seeds; refused if it is in use, before a folder of any seed is made."""
         if self.directory is not None:
             raise InputError(f"these agents already write to {self.directory}")
         if seeds_in(out):
@@ -169,14 +169,14 @@ def check_seeds(seeds: Any) -> list[int]:
 
 
 def _closing(made: Sequence[Agent]) -> ExitStack:
-    """Closes the agents made so far, unless it is told not to."""
+    """Closes the agents made so far at the end of a `with` block, unless `pop_all` is called."""
     stack = ExitStack()
     stack.callback(lambda: [agent.close() for agent in made])
     return stack
 
 
 def _seeds_of(directory: Path) -> list[int]:
-    """In the order in which they are stacked."""
+    """The seeds of a folder, in the order in which they are stacked."""
     found = seeds_in(directory)
     if not found:
         raise InputError(f"{directory} holds no run folders of seeds, such as {seed_name(0)}")
@@ -194,7 +194,7 @@ def _seeds_of(directory: Path) -> list[int]:
 
 
 def _common_steps(folders: Sequence[Path]) -> set[int]:
-    """Steps at which all have a checkpoint; none if one of them never came so far."""
+    """Steps at which all have a checkpoint; empty if one of them has none yet."""
     steps = {folder: set(checkpoint_steps(folder)) for folder in folders}
     common = set.intersection(*steps.values())
     begun = [folder for folder in folders if steps[folder]]
@@ -211,7 +211,7 @@ def _common_steps(folders: Sequence[Path]) -> set[int]:
 
 
 def _refuse_different(made: Sequence[Agent]) -> None:
-    """What is trained in step must have one config, but for the seed."""
+    """Refuse agents whose configs differ in more than the seed."""
     first = made[0].config
     for agent in made[1:]:
         values = dataclasses.asdict(agent.config)

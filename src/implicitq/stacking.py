@@ -1,4 +1,4 @@
-"""Several seeds of one task, trained in step in one process: one call updates the networks of all, one acts for all.
+"""Several seeds of one task, trained in lockstep in one process: one call updates all networks, one acts for all.
 
 For small networks, where a call costs more than its arithmetic, and for accelerators, which one seed does not fill.
 Every seed has its own environments, replay and random numbers; only the order of floating-point operations differs
@@ -25,8 +25,8 @@ _Actions = tuple[Array, Array]
 class StackedLearners:
     """The states of learners that differ in their seeds only, with one more axis in front of every array.
 
-    The stack is valid after an update, and its parts, the packed arrays of each learner, where somebody has read or
-    written one; each is made from the other where it is needed.
+    Updates need the stack; reading or writing the state of one learner needs its parts, the packed arrays of each. One
+    is made from the other when needed.
     """
 
     def __init__(self, learners: Sequence[Learner]) -> None:
@@ -48,11 +48,11 @@ class StackedLearners:
         self._stacked = None
 
     def wait(self) -> None:
-        """Until the last update is done."""
+        """Wait until the last update is done."""
         jax.block_until_ready(self._together())
 
     def answer(self, requests: Mapping[int, Request]) -> dict[int, _Actions | None]:
-        """Do what the learners ask for, by their seats. All ask for the same; those that ask for nothing stay."""
+        """Answer the requests, by seat. All are of one kind; learners without a request keep their state."""
         some = next(iter(requests.values()))
         everyone = [requests.get(seat, some) for seat in range(len(self._learners))]
         if isinstance(some, Draw):
@@ -103,7 +103,7 @@ def _unstack(stacked: list[jax.Array]) -> list[list[jax.Array]]:
 
 
 class Together:
-    """Trainers in step: of one config but for the seed, and at the same step. One alone is a special case."""
+    """Trainers in lockstep, whose configs differ in the seed only. There may be just one."""
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
         self.trainers = trainers
@@ -115,14 +115,14 @@ class Together:
         return self.trainers[0].step
 
     def wait(self) -> None:
-        """Until the last update is done."""
+        """Wait until the last update is done."""
         if self._stack is None:
             self.trainers[0].learner.wait()
         else:
             self._stack.wait()
 
     def named(self, number: int, error: InputError) -> InputError:
-        """An error of one of them, with its seed; as it is, if there are no others."""
+        """The error of one trainer, with its seed in front if there are several."""
         if len(self.trainers) == 1:
             return error
         told = type(error)(f"seed {self.trainers[number].config.seed}: {error}")
@@ -130,12 +130,12 @@ class Together:
         return told
 
     def raise_failures(self) -> None:
-        """If there were any, the first."""
+        """Raise the first failure, if there is any."""
         for number, error in self.failures.items():
             raise self.named(number, error)
 
     def run(self, until: int) -> Iterator[dict[int, Event]]:
-        """Train up to the environment step `until`: the events of all trainers, by their numbers; always alike.
+        """Train up to the environment step `until`: the events of all trainers, by their numbers; all of one kind.
 
         A trainer that fails is left out from there on, and noted in `failures`.
         """
@@ -154,7 +154,7 @@ class Together:
     def _advance(
         self, running: dict[int, Generator[Event | Request, Any, None]], answers: Mapping[int, _Actions | None]
     ) -> dict[int, Event | Request]:
-        """What every trainer comes to next, of those that neither end nor fail."""
+        """The next event or request of every trainer that neither ends nor fails."""
         items = {}
         for number, steps in list(running.items()):
             try:

@@ -254,12 +254,12 @@ class Trainer:
         return plausible
 
     def _ended(self, since: Array) -> tuple[list[Episode], Array]:
-        """Episodes that have ended since these rows, none before anything was learnt; and the newest rows."""
+        """Episodes that have ended since these rows, none before the first update; and the rows to go on from."""
         episodes, now = self.replay.episodes(since)
         return [] if self.step < self.config.min_replay else episodes, now
 
     def _compare_values(self, episodes: list[Episode]) -> dict[str, float]:
-        """Values against what followed."""
+        """Compare values with the returns that followed."""
         actor, config = self.learner.newest, self.config
         return hindsight.compare(episodes, actor.value, actor.regularization, config.discount, config.n_step)
 
@@ -324,11 +324,11 @@ class Trainer:
         saved = np.array(arrays["observations"])
         masks = arrays["masks"].astype(bool) if "masks" in arrays else None
         self.replay.restore_state(data["replay"], saved, masks)
-        # Not there in earlier versions; a salvaged replay has fewer rows than there were.
+        # Some files lack these; and a salvaged replay has fewer rows than they count.
         self._compared = np.minimum(data.get("compared", self.replay.written), self.replay.written)
         self._calibrated = np.minimum(data.get("calibrated", self.replay.written), self.replay.written)
-        self._largest_reward = data.get("largest_reward", self.replay.largest_reward())  # not in earlier versions
-        best = data.get("best")  # not there before the first evaluation, and in earlier versions
+        self._largest_reward = data.get("largest_reward", self.replay.largest_reward())  # some files lack it
+        best = data.get("best")  # some files lack it, such as those before the first evaluation
         shared = statistics.checked(under("best_statistics.", arrays))
         self.best = None if best is None else Best(best["step"], best["mean"], under("best.", arrays), shared)
         self.envs.restarts = data.get(RESTARTS, 0)

@@ -58,12 +58,12 @@ def nearest(name: str, known: Any) -> str:
 
 
 def brief(value: Any) -> str:
-    """The value for a sentence; of what is long, large or deep, a part."""
+    """The value as text for a sentence; long, large or deep values are shortened."""
     return _SHORT.repr(value)
 
 
 def sentence(error: Exception) -> str:
-    """What to tell the user of an error; of the disk's, the file and the reason."""
+    """What to tell the user of an error; for errors of the disk, the file and the reason."""
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)

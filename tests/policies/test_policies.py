@@ -550,7 +550,7 @@ def test_a_flow_has_no_scaled_form_and_needs_a_box():
 
 def test_a_flow_finds_an_optimum_that_no_product_holds():
     settings = {"hidden": (16,), "min_replay": 200, "batch_size": 64, "learning_rate": 3e-3, "temperature": 0.2}
-    settings |= {"actor_average": 0.01}  # of the newest weights alone, the action played was once in a wrong quarter
+    settings |= {"actor_average": 0.01}  # the newest weights alone can play in a wrong quarter
     agent = implicitq.make("iq", lambda: Differ("Box"), policy="flow", eval_every=10**6, **settings).learn(2_500)
     # Four quarters of area 1 with rewards 0, 1, 1, 0: the soft value is T ln(2 + 2 exp(1 / T)).
     assert agent.value(np.ones(1)) == pytest.approx(0.2 * np.log(2 + 2 * np.exp(5)), abs=0.15)

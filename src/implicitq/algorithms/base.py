@@ -23,7 +23,7 @@ def global_norm(tree: PyTree) -> jax.Array:
 
 
 def adam(config: Config, rate: float | None = None, b1: float = 0.9) -> optax.GradientTransformation:
-    """Adam, at `learning_rate` or at a rate of its own; both fall as 1 / sqrt(1 + updates / learning_rate_decay)."""
+    """Adam at `rate`, by default `learning_rate`; it falls as 1 / sqrt(1 + updates / learning_rate_decay)."""
     import optax  # here, so that a policy can be loaded and act without it
 
     first, decay = config.learning_rate if rate is None else rate, config.learning_rate_decay
@@ -33,15 +33,15 @@ def adam(config: Config, rate: float | None = None, b1: float = 0.9) -> optax.Gr
 
 
 class Seen(NamedTuple):
-    """What episodes that have ended say of the values in their states."""
+    """What finished episodes show of the values of their states."""
 
-    overestimation: float  # V(s) less the return that followed, in standard deviations of such returns
-    lowest: float  # of the discounted returns of rewards, and one standard deviation less
-    highest: float  # and one more
+    overestimation: float  # mean of V(s) less the return that followed, in standard deviations of these returns
+    lowest: float  # discounted return of rewards, less one standard deviation
+    highest: float  # discounted return of rewards, plus one standard deviation
 
 
 Calibrate = Callable[[Any, Seen], Any]
-"""A state, and what was seen of its values -> the state."""
+"""The state, and what finished episodes show of its values -> the new state."""
 
 
 class Algorithm(Protocol):
@@ -67,7 +67,7 @@ class Algorithm(Protocol):
 
     @property
     def calibrate(self) -> Calibrate | None:
-        """How the state learns from episodes that have ended, if it does."""
+        """How the state adapts to finished episodes; None if it does not."""
         ...
 
     def fresh_actor(self, key: jax.Array) -> PyTree:
@@ -91,7 +91,7 @@ class Algorithm(Protocol):
         ...
 
     def explore(self, actor: PyTree, observation: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The same, to collect data with: `sample`, or what tries more than the policy would."""
+        """As `sample`, with exploration: for collecting data."""
         ...
 
     def encode(self, actor: PyTree, coordinates: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -105,10 +105,9 @@ class Algorithm(Protocol):
     def value(self, actor: PyTree, observation: jax.Array) -> jax.Array: ...
 
     def regularization(self, actor: PyTree, observation: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """What `value` counts besides rewards where these stored actions are taken: two of [B].
+        """Regularisation that `value` adds to the reward of these stored actions: two arrays [B].
 
-        As the first step of a return, and as one of steps 1 to n - 1 of an n-step return; the same for one-step returns
-        along which every step is a first one.
+        The first is for step 0 of an n-step target, the second for its later steps; with n = 1 every step is a step 0.
         """
         ...
 

@@ -133,7 +133,7 @@ class DQN:
     def regularization(
         self, actor: Network, observation: jax.Array, action: jax.Array, mask: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """-(1 - alpha) T ln pi(a|s) of the softmax; nothing at temperature 0, nor at later steps of a return."""
+        """-(1 - alpha) T ln pi(a|s) of the softmax; zero at temperature 0, and for later steps of an n-step target."""
         q, temperature = restricted(actor(observation), mask), self.config.temperature
         scaled = chosen(q, action) - equations.soft_maximum(q, temperature)  # T ln pi(a|s)
         bonus = equations.munchausen_bonus(scaled, self.config.alpha, 1.0, self.config.munchausen_clip)

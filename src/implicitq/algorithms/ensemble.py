@@ -6,7 +6,7 @@
 
 pi_bar acts, and all members learn from the same kind of target, each from transitions of its own: the replay gives
 every transition to one of them. T ln Z is zero where the members agree and negative where they do not: what they do not
-share, the noise of their data, is not taken for value. The target takes kappa times as much off, 1 if not calibrated:
+share, the noise of their data, is not taken for value. Targets weigh this term by kappa, 1 if it is not calibrated:
 
     r + gamma V_kappa(s'),    V_kappa(s) = mean_i V_i(s) + kappa T ln Z(s)
 
@@ -43,23 +43,23 @@ from implicitq.networks import network_for
 from implicitq.policies import Distribution, FactoredDistribution, NetworkPolicy, Policy, restricted
 from implicitq.types import Spec, Transition
 
-_MOST_PESSIMISM = 4.0  # of kappa: far above what it came to on any task
+_MOST_PESSIMISM = 4.0  # upper bound of kappa, far above its values on our tasks
 
 
 class Answer(NamedTuple):
-    """What a member says of a batch of states."""
+    """The policy and the value of a member in a batch of states."""
 
     distribution: FactoredDistribution
     value: jax.Array  # [B]
 
     def allowing(self, mask: jax.Array | None) -> Answer:
-        """The same over the allowed actions. Z is a sum over these alone, so V_bar(s') needs the mask of s'."""
+        """The answer over allowed actions only. Z is a sum over these, so V_bar(s') needs the mask of s'."""
         distribution: Any = restricted(self.distribution, mask)
         return self._replace(distribution=distribution)
 
 
 class Member(eqx.Module):
-    """One network for both: what the policy needs, and the value as one more output."""
+    """One network for policy and value: the value is its last output."""
 
     policy: NetworkPolicy
 
@@ -89,16 +89,16 @@ class Member(eqx.Module):
 
 
 class Ensemble(NamedTuple):
-    """All members; ln T, kappa and the bounds of values where they are learnt."""
+    """All members; and ln T, kappa and the bounds of values, None where they are not learnt."""
 
     members: tuple[Member, ...]
     log_temperature: jax.Array | None = None
     pessimism: jax.Array | None = None  # kappa
-    bounds: jax.Array | None = None  # [2], of values in targets; the first above the second where nothing was seen yet
+    bounds: jax.Array | None = None  # [2], lowest and highest value in targets; reversed before any episode has ended
 
     @property
     def policy(self) -> Policy:
-        """The policy of any member: what its actions mean is the same for all."""
+        """The policy of the first member, for what all share: the meaning of actions."""
         policy: Any = self.members[0].policy
         return policy
 
@@ -111,7 +111,7 @@ class Ensemble(NamedTuple):
         return pool(self.answers(observation, temperature, mask), temperature)[1]
 
     def rescaled(self, factor: jax.Array) -> Ensemble:
-        """The same with `factor` times the logits of every member's policy."""
+        """The ensemble with the logits of every policy times `factor`."""
         return self._replace(members=tuple(member.rescaled(factor) for member in self.members))
 
     def answers(
@@ -171,7 +171,7 @@ def loss(
 def _train(
     members: Sequence[Member], number: int, batch: Transition[jax.Array], temperature: jax.Array | float
 ) -> tuple[tuple[Answer, Transition[jax.Array]], Answer, Answer, Member]:
-    """What a member says of its own transitions, with them; then, without gradients, of all states s and s'.
+    """A member's answer on its own transitions, with these; then, without gradients, its answers on all s and s'.
 
     s and s' of all members are normalised as one batch.
     """
@@ -214,9 +214,9 @@ def networks(config: IQConfig, spec: Spec, key: jax.Array) -> Ensemble:
 
 
 def calibrate(state: ImplicitState, seen: Seen, rate: float) -> ImplicitState:
-    """kappa + rate clip(overestimation, -1, 1): it rises where V was above what followed, and falls where below.
+    """Add rate clip(overestimation, -1, 1) to kappa: it rises if V was above the returns that followed.
 
-    Bounds grow with what is seen, and never shrink.
+    Bounds are widened by lower and higher returns, and never shrink.
     """
     online: Any = state.online
     step = rate * float(np.clip(seen.overestimation, -1, 1))

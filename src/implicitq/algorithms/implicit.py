@@ -42,11 +42,11 @@ class Networks(NamedTuple):
     def soft_value(
         self, observation: jax.Array, temperature: jax.Array | float, mask: jax.Array | None = None
     ) -> jax.Array:
-        """V(s): [B, O] -> [B]. It has learnt what the state allows, so it needs no mask of it."""
+        """V(s): [B, O] -> [B]. It has learnt which actions the state allows, so it needs no mask."""
         return self.value(observation)
 
     def rescaled(self, factor: jax.Array) -> Networks:
-        """The same with `factor` times the logits of the policy."""
+        """The networks with the logits of the policy times `factor`."""
         policy: Any = self.policy
         return self._replace(policy=policy.rescaled(factor))
 
@@ -73,7 +73,7 @@ class LossResult(NamedTuple):
 
     error: jax.Array
     metrics: Metrics
-    online: Any  # the same parameters, with the batch's statistics noted
+    online: Any  # the same parameters, with running statistics that have taken in the batch
 
 
 Act = Callable[[jax.Array, jax.Array | float], Distribution]
@@ -81,7 +81,7 @@ Act = Callable[[jax.Array, jax.Array | float], Distribution]
 
 
 def weights_of(log_temperature: jax.Array | None, config: ImplicitConfig) -> Weights:
-    """The config's, or, if the temperature is learnt, what it is now; no gradient flows into it."""
+    """Temperature and alpha: those of the config, or the current ones if T is learnt, without gradients."""
     if log_temperature is None:
         return config.weights
     temperature = jnp.exp(jax.lax.stop_gradient(log_temperature))
@@ -100,10 +100,10 @@ def log_policy(
     config: ImplicitConfig,
     mask: jax.Array | None = None,
 ) -> jax.Array:
-    """ln pi(a|s) as Q-values hold it: [B, D] -> [B]. The distribution is one over what the mask allows.
+    """The ln pi(a|s) in Q-values: [B, D] -> [B]. The distribution is already restricted to what the mask allows.
 
-    Centred, it is ln pi + H, with the wanted entropy H: zero on average where the policy is as random as wanted. Then
-    this earns nothing, and a long life is not worth more than a short one for its entropy alone.
+    Centred, it is ln pi + H with the target entropy H: zero on average for a policy with that entropy. So a long
+    episode is not worth more than a short one for its entropy alone.
     """
     log_pi = distribution.log_prob(action)
     if config.log_policy == "centred":
@@ -137,11 +137,12 @@ def later_terms(
     weights: Weights,
     config: ImplicitConfig,
 ) -> jax.Array | float:
-    """What n-step rewards lack of a regularised return, for steps i = 1 to n - 1: [B].
+    """Regularisation of steps i = 1 to n - 1, to be added to an n-step target of rewards: [B].
 
+    plain: zero.
     path: sum_i gamma^i (alpha T ln pi_target_i - T ln pi_i), which is consistent for any actions.
-    soft: its expectation if every step is on policy and has the wanted entropy H, (1 - alpha) T H sum_i gamma^i, which
-    is nothing where ln pi is centred.
+    soft: its expectation if every step is on policy and has the target entropy H, (1 - alpha) T H sum_i gamma^i; zero
+    if ln pi is centred.
     """
     if batch.later_steps is not None:
         steps = batch.later_steps
@@ -162,10 +163,10 @@ def later_terms(
 
 
 def entropy_goal(policy: Policy, config: ImplicitConfig, mask: jax.Array | None) -> Any:
-    """Nats per action dimension that a learnt temperature holds.
+    """Target entropy, in nats per action dimension.
 
-    With action masks, by default, it is in every state the same share of what uniform actions have, which is ln of the
-    number that is allowed: [B].
+    By default, with action masks, it is the same share of the entropy of uniform actions in every state, which is ln of
+    the number of allowed choices: [B].
     """
     if config.entropy_target is not None:
         return config.entropy_target
@@ -175,7 +176,7 @@ def entropy_goal(policy: Policy, config: ImplicitConfig, mask: jax.Array | None)
 
 
 def mean_entropy_goal(policy: Policy, config: ImplicitConfig, mask: jax.Array | None) -> Any:
-    """`entropy_goal` on average over the states of the mask."""
+    """`entropy_goal`, averaged over the states of the mask."""
     goal = entropy_goal(policy, config, mask)
     return jnp.mean(goal) if isinstance(goal, jax.Array) else goal
 
@@ -199,13 +200,16 @@ def separate_networks(config: ImplicitConfig, spec: Spec, key: jax.Array) -> Net
 
 @dataclass(frozen=True)
 class ImplicitAlgorithm:
-    """Learns policy and value jointly, with Adam on one loss, and acts by the policy."""
+    """Learns policy and value jointly, with Adam on one loss, and acts by the policy.
 
-    config: Any  # the ImplicitConfig that both functions take
+    Algorithms differ in what they give here: `loss`, `targets`, and perhaps `networks`, `batch_parts`, `calibrate`.
+    """
+
+    config: Any  # the ImplicitConfig that these functions take
     spec: Spec
     loss: Callable[[Any, Any, Transition[jax.Array], Any, jax.Array], LossResult]
     targets: Callable[[Any, Any], Any]  # which networks have a slowly following copy
-    networks: Callable[[Any, Spec, jax.Array], Any] = separate_networks  # `Networks`, or what acts and answers alike
+    networks: Callable[[Any, Spec, jax.Array], Any] = separate_networks  # makes `Networks`, or what has its methods
     batch_parts: int = 1
     calibrate: Calibrate | None = None
 
@@ -250,7 +254,7 @@ class ImplicitAlgorithm:
     def explore(
         self, actor: Networks, observation: jax.Array, key: jax.Array, mask: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """A policy that is sure of itself in a state learns nothing there of other actions: some go beside its own."""
+        """Moves some actions to a neighbouring bin: a nearly deterministic policy learns nothing of other actions."""
         if self.config.exploration == 0:
             return self.sample(actor, observation, key, mask)
         policy: Any = actor.policy
@@ -270,7 +274,7 @@ class ImplicitAlgorithm:
     def regularization(
         self, actor: Networks, observation: jax.Array, action: jax.Array, mask: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """-(1 - alpha) T ln pi(a|s), as Eq. 2 solved for V(s) has it; at later steps, what `later_terms` adds."""
+        """-(1 - alpha) T ln pi(a|s), from Eq. 2 solved for V(s); for later steps, what `later_terms` adds."""
         weights, config = weights_of(actor.log_temperature, self.config), self.config
         log_pi = log_policy(self._distribution(actor, observation, mask), action, actor.policy, config, mask)
         bonus = equations.munchausen_bonus(log_pi, weights.alpha, weights.temperature, config.munchausen_clip)
@@ -301,7 +305,7 @@ class ImplicitAlgorithm:
     def _objective(
         self, parameters: Networks, state: ImplicitState, batch: Transition[jax.Array], key: jax.Array
     ) -> tuple[jax.Array, tuple[Metrics, Networks]]:
-        """The loss, and beside it that of the temperature, which shares no parameter with it."""
+        """The loss plus that of the temperature; the two share no parameters."""
         online: Networks = eqx.combine(parameters, state.online)
         error, metrics, noted = self.loss(online, state.target, batch, self.config, key)
         metrics = {"loss": error, **metrics}
@@ -312,10 +316,10 @@ class ImplicitAlgorithm:
         return error + apart, (metrics | {"temperature": jnp.exp(online.log_temperature)}, noted)
 
     def _bounded(self, online: Networks) -> Networks:
-        """T at most `max_temperature`, so that it cannot run away from the rewards.
+        """Keep T at or below `max_temperature`, so that it cannot outgrow the rewards.
 
-        A rise of T moves all targets, by (1 - alpha) H T / (1 - gamma); where V cannot follow, the policy leaves the
-        replayed actions, its entropy falls, and T rises further, until rewards no longer matter beside it.
+        When T rises, all targets move by (1 - alpha) H T / (1 - gamma). If V cannot follow, the policy leaves the
+        replayed actions, its entropy falls, and T rises further, until rewards hardly matter beside it.
         """
         if online.log_temperature is None or self.config.max_temperature is None:
             return online
@@ -323,10 +327,10 @@ class ImplicitAlgorithm:
         return online._replace(log_temperature=jnp.minimum(online.log_temperature, most))
 
     def _steady(self, before: Networks, online: Networks, target: Any) -> tuple[Networks, Any]:
-        """Logits divided by what T has grown by since `before`: T F, and so all Q(s, a) - Q(s, b), stay.
+        """Divide the logits F by the growth of T since `before`: T F, and so all Q(s, a) - Q(s, b), stay the same.
 
-        A larger T then makes the policy more random at once. Without this it would not: it stretches Q, until the loss
-        has brought the logits down, and a T that waits for the entropy to follow overshoots meanwhile.
+        Then a larger T makes the policy more random at once. Without this, a larger T stretches Q until the loss has
+        brought the logits down; the entropy follows late, and T overshoots meanwhile.
         """
         was, now = before.log_temperature, online.log_temperature
         if self.config.softmax != "steady" or was is None or now is None:

@@ -62,7 +62,7 @@ def loss(
 
 
 def targets(online: Networks, config: IQConfig) -> Targets:
-    """None with batch normalisation; with alpha = 0 the target policy drops out of Eq. 2 and is not kept."""
+    """None with batch normalisation. A target policy is needed for KL terms and n-step targets of a path."""
     if config.batch_norm:
         return Targets(None, None)
     return Targets(online.policy if config.has_kl or needs_later_steps(config) else None, online.value)

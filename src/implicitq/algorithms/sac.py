@@ -26,7 +26,7 @@ _VALUE_SAMPLES = 32
 
 
 class Networks(NamedTuple):
-    """pi, the two Q, and ln T; a fixed temperature stays where it began."""
+    """pi, the two Q, and ln T, which is constant for a fixed temperature."""
 
     policy: TanhGaussianPolicy
     critics: TwinActionValue
@@ -178,7 +178,7 @@ class SAC:
         return jax.vmap(soft_value)(observation)
 
     def regularization(self, actor: Networks, observation: jax.Array, action: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """-T ln pi(a|s); none at later steps of an n-step return, which sums plain rewards."""
+        """-T ln pi(a|s); zero for later steps of an n-step target, which has rewards only."""
         first = -jnp.exp(actor.log_temperature) * self.log_prob(actor, observation, action)
         return first, jnp.zeros_like(first)
 

@@ -1,4 +1,4 @@
-"""Seconds that work takes, by turns and several times."""
+"""Timing of several pieces of work, in turn and repeatedly."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-_LEAST_SECONDS = 0.1  # of one repeat, so that the clock and what interrupts hardly count
+_LEAST_SECONDS = 0.1  # of one repeat, so that the clock and interruptions hardly matter
 _MOST_CALLS = 10_000
 _SETTLE = 0.1  # seconds before a turn: the threads of NumPy's products wait busily for some 30 ms after the last one
 
@@ -20,16 +20,16 @@ class Timing(NamedTuple):
     slowest: float
 
     def told(self, scale: float = 1.0) -> dict[str, float]:
-        """For JSON, in another unit."""
+        """As a dict for JSON, multiplied by `scale`."""
         return {name: scale * value for name, value in self._asdict().items()}
 
 
 def by_turns(
     works: Mapping[str, Callable[[], Any]], repeats: int, seconds: float = _LEAST_SECONDS
 ) -> dict[str, Timing]:
-    """Each of them for about so long, one after the other, and this so many times: all meet the same noise.
+    """Time each piece of work for about `seconds`, in turn, `repeats` times: all meet the same noise.
 
-    The first calls, in which things are compiled or grow warm, do not count.
+    First calls, which compile or warm up, do not count.
     """
     counts = {name: _calls_in(work, seconds) for name, work in works.items()}
     found: dict[str, list[float]] = {name: [] for name in works}

@@ -81,7 +81,7 @@ def _update(config: Config, spec: Spec, what: str, value: int, repeats: int) -> 
 
 
 def _environments(config: Config, count: int, repeats: int) -> Growth:
-    """Every step of every environment has its update, as with one of them."""
+    """Every step of every environment has an update, as with one environment."""
     loop = WarmLoop(dataclasses.replace(config, num_envs=count), filled=500, updated=100)
     seconds = by_turns({"step": lambda: loop.advance(count)}, repeats, seconds=1.0)["step"].median / count
     loop.close()
@@ -102,7 +102,7 @@ def _replay(config: Config, size: int, repeats: int) -> Iterator[Growth]:
 
 
 def _steps_behind(config: Config, repeats: int, tell: Callable[[str], None]) -> Iterator[Growth]:
-    """Steps of a run that has so many behind it; most of these are copies of one row, at no cost but the replay's."""
+    """The cost of a training step late in a run; the steps before it are mostly copies of one row in the replay."""
     loop = WarmLoop(config, filled=500, updated=100)
     for steps in _STEPS_BEHIND:
         tell(f"growth: after {steps:,} steps")

@@ -32,7 +32,7 @@ _PARTS = {  # of a training step -> where in a trainer, and the methods that tak
 class WarmLoop:
     """A trainer that has compiled everything and filled its replay; evaluates, logs and saves nothing.
 
-    With `seeds`, several of them in step.
+    `seeds` is the number of trainers in lockstep.
     """
 
     def __init__(self, config: Config, *, filled: int = 1_000, updated: int = 200, seeds: int = 1) -> None:
@@ -46,7 +46,7 @@ class WarmLoop:
         self.advance(filled + updated)
 
     def advance(self, steps: int) -> None:
-        """Train for so many steps of the environments, or a few more where there are several, to the last update."""
+        """Train for `steps` environment steps, a few more with several environments, and wait for the last update."""
         until = self.trainer.step + steps
         for events in self._rounds:
             if self.trainer.step >= until and isinstance(next(iter(events.values())), Ticked):
@@ -55,11 +55,11 @@ class WarmLoop:
         self._group.wait()
 
     def seconds(self, steps: int) -> float:
-        """Of each of so many steps."""
+        """Seconds per step, over `steps` steps."""
         return seconds_of(lambda: self.advance(steps)) / steps
 
     def update_seconds(self, count: int) -> float:
-        """Of each of so many updates alone, on one batch."""
+        """Seconds per update, over `count` updates on one batch."""
         batch, learner = self.trainer.replay.sample(self.config.batch_size), self.trainer.learner
 
         def update() -> None:
@@ -74,7 +74,7 @@ class WarmLoop:
 
 
 def measure(config: Config, *, steps: int = 1_000, repeats: int = 5) -> dict[str, Any]:
-    """Whole training steps and bare updates by turns, then the share of each part of a step."""
+    """Time training steps and bare updates in turn, then the share of each part of a step."""
     loop = WarmLoop(config)
     whole, bare = [], []
     for _ in range(repeats):
@@ -101,7 +101,7 @@ def measure(config: Config, *, steps: int = 1_000, repeats: int = 5) -> dict[str
 
 
 def _shares(loop: WarmLoop, steps: int) -> dict[str, float]:
-    """Of the time of a step in which each part waits for the one before: nothing runs beside anything else."""
+    """The share of each part in the time of a step, if each part waits for the one before."""
     taken: dict[str, float] = defaultdict(float)
 
     def watched(part: str, work: Callable[..., Any]) -> Callable[..., Any]:

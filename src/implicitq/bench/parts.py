@@ -56,7 +56,7 @@ def predict_of(config: Config, repeats: int) -> dict[str, Any]:
 
 
 def measure_replay(config: Config, repeats: int, size: int = 100_000, written: int | None = None) -> dict[str, Any]:
-    """Transitions per second in and out of a replay that is full, or has so many rows behind it; and their bytes."""
+    """Transitions per second in and out of a replay that is full, or has `written` rows; and bytes per transition."""
     with from_config(config) as agent:
         trainer = agent._trainer
         assert trainer is not None
@@ -75,7 +75,7 @@ def measure_replay(config: Config, repeats: int, size: int = 100_000, written: i
 
 
 def measure_checkpoint(loop: WarmLoop, step_seconds: float, repeats: int, every: int = 10_000) -> dict[str, Any]:
-    """A checkpoint with the rows that `every` steps bring, beside the time that these steps take.
+    """The time of a checkpoint with the rows of `every` steps, and its share beside these steps.
 
     The rows are copies of the last one: what a checkpoint writes depends on their number only.
     """
@@ -97,7 +97,7 @@ def measure_checkpoint(loop: WarmLoop, step_seconds: float, repeats: int, every:
 
 
 def repeat_last_row(loop: WarmLoop, steps: int) -> None:
-    """Count so many steps more, and fill the replay with as many copies of a row: a run that has them behind it."""
+    """Add `steps` copies of a row to the replay and count them as steps, as if the run had made them."""
     trainer, count = loop.trainer, loop.config.num_envs
     batch, observations = trainer.replay.sample(loop.config.batch_size), trainer._observations
     assert observations is not None
@@ -108,7 +108,7 @@ def repeat_last_row(loop: WarmLoop, steps: int) -> None:
 
 
 def measure_start(code: str, repeats: int) -> dict[str, Any]:
-    """`code` trains in a fresh Python, and calls `watched` there. Once with nothing compiled yet, then with a cache."""
+    """Time the start of a training: `code` runs in a fresh Python and calls `watched`. Without and with a cache."""
     with tempfile.TemporaryDirectory(prefix="implicitq-bench-") as folder:
         first = _start(code, Path(folder))
         again = [_start(code, Path(folder)) for _ in range(repeats)]
@@ -126,7 +126,7 @@ def _start(code: str, folder: Path) -> dict[str, float]:
 
 
 def watched(run: Callable[..., Any], arguments: list[str]) -> None:
-    """Run a training command, print when it came to what, as JSON, and end the process.
+    """Run a training command up to its first update, print its times as JSON, and end the process.
 
     `compiling` are the seconds in which functions were compiled or loaded, `loaded` is how many were.
     """

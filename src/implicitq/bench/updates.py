@@ -38,7 +38,7 @@ _ROWS = 2_048  # of the replay that batches are drawn from
 
 
 def measure_updates(config: Config, spec: Spec, repeats: int) -> dict[str, Any]:
-    """The compiled update on batches that wait in memory, and the share of the machine's rate that it reaches."""
+    """The speed of the compiled update on a batch in memory, also as a share of the speed of large matrix products."""
     learner, batch = learner_with_batch(config, spec)
 
     def update() -> None:
@@ -66,7 +66,7 @@ def measure_updates(config: Config, spec: Spec, repeats: int) -> dict[str, Any]:
 
 
 def config_like(example: Config, algorithm: str, env: str) -> Config:
-    """Of another algorithm or task, with what the user has set in the example, as far as it has such fields."""
+    """A config of another algorithm or task, with the fields that the user has set in `example`, where it has them."""
     usual = configs.resolve(example.algorithm, example.env, example.preset)
     changed = {name for name in vars(usual) if getattr(usual, name) != getattr(example, name)}
     plain = configs.resolve(algorithm, env, example.preset)
@@ -89,7 +89,7 @@ def learner_with_batch(config: Config, spec: Spec) -> tuple[Learner, Transition[
 def random_replay(
     config: Config, spec: Spec, action_dtype: np.dtype, size: int, written: int, later_steps: bool = False
 ) -> Replay:
-    """With so many rows of noise; no episode in it ends."""
+    """A replay with `written` rows of noise, in which no episode ends."""
     generator = np.random.default_rng(0)
     replay = Replay(
         rows=size,
@@ -161,7 +161,7 @@ def products(config: Config, spec: Spec, batch: Transition[Any]) -> int:
 
 
 def _operations(program: Any) -> int:
-    """Of a traced function and of those that it calls, but for what leads to no result: the compiler leaves it out."""
+    """Counts them in a traced function and what it calls; steps that no result needs do not count."""
     total, needed = 0, set(map(id, program.outvars))
     for step in reversed(program.eqns):
         if needed.isdisjoint(map(id, step.outvars)):

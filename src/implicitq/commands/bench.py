@@ -32,13 +32,13 @@ watched(run, {!r})
 class Options(Generic[C]):
     config: Hyperparameters[C]
     parts: tuple[str, ...] = PARTS
-    """What to measure. updates: the compiled update of iq, miq, iq-auto and sac for tasks of five sizes, and the share
-    of the machine's rate for products of matrices that it reaches; loop: whole training steps, and where their time
-    goes; predict: acting; replay: transitions in and out; checkpoint: saving; start: from the command to the first
-    update."""
-    growth: bool = False  # Instead: how cost grows with width, batch, bins, environments, seeds, replay, steps.
+    """What to measure.
+    updates: the compiled update of iq, miq, iq-auto and sac, for tasks of five sizes, beside a large matrix product;
+    loop: whole training steps, and where their time goes; predict: acting; replay: adding and sampling transitions;
+    checkpoint: saving; start: from the command to the first update."""
+    growth: bool = False  # Measure instead how cost grows with width, batch, bins, environments, seeds, replay, steps.
     quick: bool = False  # Fewer tasks and repeats: about a minute.
-    repeats: int = 5  # How often to measure; the median counts.
+    repeats: int = 5  # Measurements of each part; the median counts.
     steps_per_repeat: int = 500  # Environment steps, and bare updates, of each repeat of the loop.
     cache: Cache = True
     json: bool = False  # Print JSON instead of tables.
@@ -162,7 +162,7 @@ def _loop_table(found: dict[str, Any]) -> Table:
     shown.add_row("compiled update alone", f"{found['update_ms']['median']:.2f} ms")
     shown.add_row("time outside the update", f"{found['outside_update']:.1%}")
     for name, share in found["shares"].items():
-        shown.add_row(f"  {name}, if nothing runs beside anything", f"{share:.1%}")
+        shown.add_row(f"  {name}, if parts run one by one", f"{share:.1%}")
     return shown
 
 

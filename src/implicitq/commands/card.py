@@ -29,7 +29,7 @@ class Options:
 
     directory: Folder  # Run folder.
     out: Annotated[Path | None, default("README.md in DIR", "FILE")] = None  # File of the card.
-    repo: Annotated[str | None, default("none", "REPO")] = None  # Where the policy lies on the Hub, for the example.
+    repo: Annotated[str | None, default("none", "REPO")] = None  # Repository on the Hub, for the example.
     best: BestPolicy = False
     episodes: int = 20  # Fresh episodes to play, for the score in the card; 0: none.
     env: EnvironmentName = None  # Gymnasium id of the task to play.

@@ -19,8 +19,8 @@ class Options:
     """Collect the runs below a folder into a study table: a few small files that can be kept in a repository.
 
     OUT gets evaluations.csv (algo, env, seed, step, mean_return, cpu_seconds), about.json (configs, versions, scores
-    of the random policy, plans of sweeps) and, where there are metrics, metrics.csv. A table that is there already
-    takes the runs in: longer runs replace shorter ones. implicitq report reads such a folder as it reads run folders,
+    of the random policy, plans of sweeps) and, where there are metrics, metrics.csv. If OUT holds a table already, the
+    runs are added to it, and longer runs replace shorter ones. implicitq report reads a table as it reads run folders,
     and implicitq sweep --out OUT goes on from it.
     """
 
@@ -28,7 +28,10 @@ class Options:
     out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")]  # Folder of the table; may be the same.
     suite: Annotated[
         str | None,
-        tyro.conf.arg(help="Suite or .toml file whose settings are no part of the lines' names; sweeps know theirs."),
+        tyro.conf.arg(
+            help="Suite (name or .toml file) that the runs were made with: settings that it gives to all runs are left "
+            "out of their names in the table. Runs of a sweep do not need it."
+        ),
     ] = None
     metrics: bool = True  # Keep the algorithm's metrics at the evaluations too, in metrics.csv.
 

@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; gives the exit code. What it takes is imported on the way, so that nobody waits for the rest."""
+    """Run one command; gives the exit code. Only what the command needs is imported, for a fast start."""
     warnings.showwarning = _show_warning
     name, *rest = arguments or ["--help"]
     try:

@@ -41,19 +41,21 @@ PolicySource = Annotated[
 ]
 _SUITES = "; ".join(f"{name}: {text}" for name, text in DESCRIPTIONS.items())
 TrustSuite = Annotated[
-    bool, tyro.conf.arg(help="Make the tasks that a suite's file names, also if that runs a module (module:Id).")
+    bool,
+    tyro.conf.arg(help="Make the tasks that a suite's file names, even if their ids (module:Id) import Python code."),
 ]
 SuiteName = Annotated[str, tyro.conf.arg(help=f"{_SUITES}; or the path of a .toml file of your own.")]
 
 
 def default(text: str, metavar: str) -> Any:
-    """Help of a flag that is None unless it is given: `text` says what happens then."""
+    """Help of a flag whose default is None: `text` says what None means."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint=f"(default: {text})")
 
 
 EnvironmentName = Annotated[str | None, default("the one that the file names", "ID")]
 TrustFile = Annotated[
-    bool, tyro.conf.arg(help="Make the environment that the file names, also if that runs a module (module:Id).")
+    bool,
+    tyro.conf.arg(help="Make the environment that the file names, even if its id (module:Id) imports Python code."),
 ]
 BestPolicy = Annotated[
     bool, tyro.conf.arg(help="Take the policy of the run's best evaluation, instead of that of its last checkpoint.")
@@ -62,15 +64,15 @@ Track = Annotated[
     tuple[str, ...] | None,
     tyro.conf.arg(
         metavar="NAME ...",
-        help="Follow the run in tensorboard or wandb, or both: the same numbers as in metrics.csv and evaluations.csv, "
-        "in files below the run folder. none: in neither.",
+        help="Log to tensorboard, wandb or both: the numbers of metrics.csv and evaluations.csv, in files below the "
+        "run folder. none: to neither.",
         help_behavior_hint="(default: none, or as the run had it before)",
     ),
 ]
 Cache = Annotated[
     bool,
     tyro.conf.arg(
-        help="Keep what is compiled in the user's cache folder, for a faster start next time; changes no result. "
+        help="Keep compiled functions in the user's cache folder, for a faster start next time; changes no result. "
         f"{VARIABLE}=off in the environment is the same as --no-cache, and {VARIABLE}=DIR is another folder."
     ),
 ]
@@ -86,7 +88,7 @@ EpisodeSeed = Annotated[int | None, default("that of the run", "INT")]
 
 
 def parse(options: type[O], command: str, arguments: list[str], **more: Any) -> O:
-    """The flags of a command; what a config refuses comes out as its own sentence instead of the parser's box."""
+    """Parse the flags of a command; InputErrors of a config are raised as they are, without the parser's box."""
     more = {"prog": f"implicitq {command}", "args": arguments, **more}
     unseen = io.StringIO()
     try:
@@ -149,7 +151,7 @@ def given_names(arguments: list[str]) -> set[str]:
 
 
 def split_hyperparameters(arguments: list[str], but: Collection[str]) -> tuple[list[str], list[str]]:
-    """The flags of hyperparameters with their values, but for names that the command has for itself; and the rest."""
+    """Two lists of words: flags of hyperparameters with their values, except names in `but`; and all others."""
     entries = {entry.config for entry in configs.ALGORITHMS.values()}
     known = {field.name for config in entries for field in dataclasses.fields(config)} - set(but)
     own: list[str] = []
@@ -183,7 +185,7 @@ def split_algorithm(arguments: list[str]) -> tuple[str, list[str]]:
 
 
 def find_modules_here(*names: str | None) -> None:
-    """Let the module of an id such as `module:Id` that the user has typed be one of the working folder.
+    """Let an id such as `module:Id` that the user has typed import a module from the working folder.
 
     As `python -m` does. Never for an id that comes from a file: the folder may be that of a stranger too.
     """

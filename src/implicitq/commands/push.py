@@ -34,7 +34,7 @@ class Options:
     directory: Folder  # Run folder.
     repo: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="REPO")]  # owner/name on the Hub; made if new.
     best: BestPolicy = False
-    private: bool = False  # Make the repository one that only you see; refused if it is there and public.
+    private: bool = False  # Make the repository private; refused if it exists and is public.
     out: Annotated[Path | None, default("upload", "FOLDER")] = None
     """Write the files into this folder instead, without any network."""
     episodes: int = 20  # Fresh episodes to play, for the score in the card; 0: none.

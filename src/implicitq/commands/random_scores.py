@@ -21,7 +21,7 @@ class Options:
 
     out: Folder  # Folder of the sweep; the scores go to random-scores.json in it.
     suite: SuiteName = "quick"
-    tasks: Annotated[tuple[str, ...], default("those of the suite", "ID [ID ...]")] = ()  # These, whatever the suite.
+    tasks: Annotated[tuple[str, ...], default("those of the suite", "ID [ID ...]")] = ()  # These, instead of a suite's.
     trust_env: TrustSuite = False
     episodes: int = random_scores.EPISODES  # Whole episodes on every task.
 

@@ -30,22 +30,22 @@ from implicitq.types import InputError
 
 @dataclass(frozen=True)
 class Options:
-    """Go on with a run that was stopped, exactly as if it had not been.
+    """Go on with a stopped run, exactly as if it had never stopped.
 
-    Hyperparameters that shape no network and no log may change here, under the names that `implicitq train` has for
-    them: --learning-rate 1e-4 --eval-every 5000. The run folder notes such a branch with its step, and so does the
-    report, since the result is no longer what the seed alone gives.
+    Other hyperparameters can be given here with the flags of `implicitq train`, such as --learning-rate 1e-4, except
+    those on which networks, replay or logs depend. The run folder and the report note such a branch with its step,
+    since the result no longer follows from the seed alone.
     """
 
     directory: Folder  # Run folder, or the folder of several seeds that train --seeds made.
     steps: Annotated[int | None, default("as planned", "INT")] = None  # New total, to go beyond the planned end.
     env: EnvironmentName = None  # Gymnasium id of the task.
     trust_env: TrustFile = False
-    inexact: bool = False  # Accept other versions, another processor or number of threads than the run began with.
+    inexact: bool = False  # Go on even if versions, processor or number of threads differ from those at the start.
     track: Track = None
     device: Device = None
     cache: Cache = True
-    salvage: bool = False  # If no checkpoint is good, go on without the rows of the replay that are damaged.
+    salvage: bool = False  # If no checkpoint is intact, go on without the damaged rows of the replay.
 
 
 def run(arguments: list[str]) -> int:

@@ -28,8 +28,8 @@ StudyName = Annotated[str, tyro.conf.arg(help=f"{_STUDIES}.")]
 class Options:
     """Run a study of the paper, every run in a folder of its own below --out.
 
-    Ctrl-C stops with a checkpoint of every run; the same command goes on. Finished runs are never repeated, also
-    those that only a study table in --out holds.
+    Ctrl-C stops with a checkpoint of every run; the same command goes on. Finished runs are never repeated, nor
+    are those in a study table in --out.
     Afterwards: implicitq report OUT.
     """
 
@@ -37,19 +37,19 @@ class Options:
     study: StudyName = "main"
     suite: SuiteName = "quick"
     tasks: Annotated[tuple[str, ...], default("all of them", "ID [ID ...]")] = ()  # Only these tasks of the suite.
-    seeds: int = 5  # Runs of every line on every task, with seeds 0, 1, ...
+    seeds: int = 5  # Runs of every algorithm and setting on every task, with seeds 0, 1, ...
     steps: Annotated[int | None, default("as the suite or task says", "INT")] = None  # Environment steps of every run.
     workers: Annotated[int | None, default("one per core", "INT")] = None  # Processes, each pinned to a core.
     dry_run: bool = False  # Print the runs, the number of steps and the expected time; run nothing.
     rate: Annotated[float | None, default("measured", "FLOAT")] = None  # For --dry-run: steps per second of one worker.
-    on: Literal["local", "ray"] = "local"  # Processes of this machine, or tasks of a Ray cluster.
+    on: Literal["local", "ray"] = "local"  # local: processes on this machine; ray: tasks on a Ray cluster.
     address: str = "auto"  # With --on ray: where the cluster is; auto, or HOST:PORT of its head.
     cpus_per_run: int = 1  # With --on ray: processors for each run.
     memory_per_run: Annotated[float | None, default("none", "GB")] = None  # With --on ray: memory for each run.
     trust_env: TrustSuite = False
     cache: Cache = True
     inexact: bool = False  # Go on with runs that began under other versions or on another processor.
-    random_scores: bool = True  # First measure the random policy on every task, which scores need.
+    random_scores: bool = True  # First measure the random policy on every task: normalised scores need it.
 
 
 def run(arguments: list[str]) -> int:

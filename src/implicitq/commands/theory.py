@@ -28,7 +28,7 @@ class Options:
     mdp: tuple[Name, ...] = ("garnet",)  # The finite MDPs to run on, one or several.
     alpha: float = 0.9  # Weight of the KL term within the temperature, from 0 to 1.
     temperature: float = 1.0
-    """tau of IQ-DP, > 0; it aims for the optimum that is regularised at (1 - alpha) * temperature."""
+    """tau of IQ-DP, > 0; its optimum is that of the MDP with entropy weight (1 - alpha) * temperature."""
     iterations: int = 300  # Iterations of the schemes; the experiment on averaging runs ten times as many.
     noise: float = 0.1  # Standard deviation of the errors injected at every step, in the unit of rewards.
     seeds: int = 10  # Number of noise seeds, run side by side.

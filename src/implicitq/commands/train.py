@@ -50,15 +50,15 @@ class Options(Generic[C]):
         tuple[int, ...] | None,
         tyro.conf.arg(
             metavar="INT ...",
-            help="Train several seeds in step in this process, with their networks stacked, each in a folder of its "
-            "own below that of the run: seed-0, seed-1, ... Pays for small networks.",
+            help="Train several seeds together in this process, with stacked networks, each in its own folder below "
+            "that of the run: seed-0, seed-1, ... Faster for small networks.",
             help_behavior_hint="(default: only that of --seed)",
         ),
     ] = None
 
 
 def run(arguments: list[str], callback: AnyListener | tuple[()] = ()) -> int:
-    """`callback` hears every event of the run of one seed."""
+    """`callback` receives every event of the run; not with --seeds."""
     options = parse_with_config(Options, "train", "Train", "Pendulum-v1", arguments)
     config, seeds = options.config, options.seeds
     if seeds is not None and any(word.split("=")[0] == "--seed" for word in arguments):
@@ -149,7 +149,7 @@ def _named(folder: Path, config: Config) -> str:
 
 
 def _tell_results(group: Seeds) -> None:
-    """Of several seeds."""
+    """Print the results of several seeds, and what to do next."""
     folder = group.directory
     assert folder is not None
     folders = run_folders(folder)

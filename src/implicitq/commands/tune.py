@@ -34,7 +34,7 @@ class Options(Generic[C]):
             metavar="FILE.toml|NAME=VALUES ...",
             help="What to search: learning_rate=1e-5..1e-3 is a range, bins=5,11,21 are choices; or a file with tables "
             "such as [learning_rate] low = 1e-5, high = 1e-3, log = true and [hidden] choices = [[64], [256, 256]].",
-            help_behavior_hint="(default: what matters most for the algorithm, but for flags that you give)",
+            help_behavior_hint="(default: what matters most for the algorithm, except flags that you give)",
         ),
     ] = ()
     seeds: int = 1  # Runs of each trial, with --seed, --seed + 1, ...; their mean counts.

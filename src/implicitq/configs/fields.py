@@ -15,33 +15,38 @@ HIDDEN: Any = "no flag"
 
 @dataclass(frozen=True)
 class Config:
-    """What every algorithm has. Comments are the help texts of the command line; the paper's symbol comes first."""
+    """Settings of all algorithms. Comments are the help texts of the command line; the paper's symbol comes first."""
 
     algorithm: Annotated[str, HIDDEN] = ""
     env: str = "Pendulum-v1"  # Gymnasium id of the task.
     steps: int = 1_000_000  # Environment steps to train for.
-    seed: int = 0  # Fixes all that is random: networks, exploration, replay, episodes.
+    seed: int = 0  # Fixes all randomness: networks, exploration, replay, episodes.
     preset: Literal["paper", "none", "file"] = "paper"
-    """Settings of the task. paper: those of known tasks; none: one setting for all; or the path of a preset file."""
-    discount: float = 0.99  # gamma: how much a reward counts that comes one step later.
+    """Per-task settings. paper: our table of known tasks; none: the algorithm's defaults for every task;
+    or the path of a preset file (.toml or .json), which config.json notes as file."""
+    discount: float = 0.99  # gamma: weight of a reward that comes one step later.
     target_update: float = 0.005  # lambda: target <- (1 - lambda) target + lambda online, after every update.
     learning_rate: float = 3e-4  # Step size of Adam.
-    learning_rate_decay: int | None = None  # The step size falls as 1 / sqrt(1 + updates / this); None: it stays.
+    learning_rate_decay: int | None = None
+    """After k updates, all learning rates are divided by sqrt(1 + k / this). None: they are constant."""
     batch_size: int = 256  # |B_t|: transitions per update.
     replay_size: int = 1_000_000  # |B|: rows of the FIFO replay, over all environments.
     min_replay: int = 10_000  # Steps collected before the first update.
-    warmup: Literal["policy", "uniform"] = "policy"  # What acts before the first update.
+    warmup: Literal["policy", "uniform"] = "policy"
+    """How to act before the first update. policy: the untrained policy; uniform: uniformly random actions."""
     hidden: tuple[int, ...] = (512, 512)  # Units of each hidden layer.
     torso: Literal["auto", "mlp", "cnn"] = "auto"  # cnn: convolutions first, for images; auto: cnn for images only.
     n_step: int = 1  # Rewards summed before bootstrapping.
-    actor_average: float | None = None  # Evaluate and save a running mean of weights, which moves by this share.
-    normalize_observations: bool = False  # Bring every feature to mean 0 and variance 1; images as they are.
+    actor_average: float | None = None
+    """Evaluate and save an exponential moving average of the weights with this step size; None: the current weights."""
+    normalize_observations: bool = False  # Scale features to mean 0 and variance 1; not for images.
     updates_per_step: int = 1  # Updates after every environment step.
-    action_bound: float | None = None  # Box actions without bounds are taken from -bound to bound; None: refused.
+    action_bound: float | None = None
+    """Bounds for Box actions that declare none: [-bound, bound]. None: such tasks are refused."""
     num_envs: int = 1  # Environments stepped side by side; updates per environment step stay the same.
     vectorization: Literal["sync", "async"] = "sync"  # sync: all in this process; async: one process per environment.
-    on_env_error: Literal["stop", "restart"] = "stop"  # restart: a training environment that fails is made anew.
-    env_timeout: float | None = None  # Seconds that an environment may take to answer, with async; None: no limit.
+    on_env_error: Literal["stop", "restart"] = "stop"  # If a training environment fails: end the run, or make it again.
+    env_timeout: float | None = None  # Most seconds for a call of an environment, with async; None: no limit.
     eval_every: int = 10_000  # Steps between evaluations.
     eval_episodes: int = 10  # Episodes per evaluation, with the deterministic policy.
     checkpoint_every: int = 10_000  # Steps between checkpoints.
@@ -116,7 +121,7 @@ class Weights(NamedTuple):
 
 
 def weights(temperature: float | None, alpha: float | None, kl: float | None, entropy: float | None) -> Weights:
-    """What two of the four imply for the others; refused if they say too little or contradict each other.
+    """Temperature and alpha, from two of the four; InputError if these say too little or contradict each other.
 
     temperature = kl + entropy and alpha = kl / temperature.
     """
@@ -161,24 +166,31 @@ class ImplicitConfig(Config):
     alpha: float | None = 0.0  # Share of the KL in the temperature: 0 is IQ, 0.9 is M-IQ; the entropy has the rest.
     kl: float | None = None  # KL weight, alpha * temperature: give it instead of alpha.
     entropy: float | None = None  # Entropy weight, (1 - alpha) * temperature: give it instead of alpha.
-    entropy_target: float | None = None  # For auto: entropy to hold, nats per action dimension. None: 0.3 ln n, or -1.
-    initial_temperature: float = 0.1  # For auto: the first temperature.
+    entropy_target: float | None = None
+    """Target entropy in nats per action dimension, for temperature auto and log_policy centred.
+    None: 0.3 ln(number of choices), plus ln(bin width) with log_policy density; -1 for policy gaussian or flow."""
+    initial_temperature: float = 0.1  # For temperature auto: where it starts.
     max_temperature: float | None = 10.0  # For auto: the highest temperature, in units of reward; None: no bound.
     policy: str = "multicategorical"  # multicategorical, autoregressive; Box only: gaussian, flow.
     bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
     logits: Literal["bins", "cosines"] = "bins"
-    """How a network gives F for Box actions. bins: a number for every bin; cosines: as a sum of cosines over them."""
+    """Network outputs for a Box dimension. bins: one logit per bin;
+    cosines: coefficients of cosines over the bins, so that neighbouring bins learn together (multicategorical only)."""
     softmax: Literal["plain", "steady", "scaled"] = "plain"
-    """Plain: softmax(F); scaled: softmax(F / T); steady: F is rescaled as a learnt T moves, so that Q is not."""
-    munchausen_clip: float | None = None  # Bound temperature * ln pi in the target to [-clip, 0]; the paper has none.
+    """Policy from the logits F and the temperature T. plain: softmax(F); scaled: softmax(F / T);
+    steady: softmax(F), and when a learnt T moves, the last layer is rescaled to keep T F, so differences of Q stay."""
+    munchausen_clip: float | None = None  # Clip temperature * ln pi in the target to [-clip, 0]. None: no clipping.
     n_step_target: Literal["plain", "path", "soft"] = "plain"
-    """Terms of n-step returns. plain: rewards; path: also ln pi of every step; soft: the entropy target instead."""
+    """Entropy and KL terms at steps 1 to n - 1 of an n-step target. plain: none, rewards only;
+    path: those of the actions taken, from ln pi; soft: their mean at the target entropy (temperature auto only)."""
     log_policy: Literal["probability", "density", "centred"] = "probability"
-    """The ln pi in Q. probability: of a bin; density: per unit of action; centred: plus the entropy target."""
+    """The ln pi in Q = T ln pi + V. probability: ln of a bin's probability; density: that less ln(bin width);
+    centred: ln pi plus the target entropy, which is zero on average for a policy with that entropy."""
     batch_norm: bool = False  # Batch normalisation in both networks, and no target networks (target_update is unused).
-    exploration: float = 0.0  # Share of collected Box actions, in every dimension, that go to a neighbouring bin.
-    adam_b1: float = 0.9  # Decay of Adam's mean of gradients.
-    temperature_learning_rate: float | None = None  # For auto: step size of ln temperature; None: learning_rate.
+    exploration: float = 0.0
+    """Probability, per Box dimension, that an action collected for training moves to a neighbouring bin."""
+    adam_b1: float = 0.9  # beta_1 of Adam: decay rate of its mean of gradients.
+    temperature_learning_rate: float | None = None  # For temperature auto: step size of ln T; None: learning_rate.
 
     @property
     def accepted_actions(self) -> tuple[ActionKind, ...]:
@@ -244,9 +256,14 @@ class ImplicitConfig(Config):
 class IQConfig(ImplicitConfig):
     """Implicit Q-values: Q = temperature * ln pi + V, one squared loss (Eq. 2)."""
 
-    members: int = 1  # Networks whose mean is the Q-value, each with a policy and a value; 1: as in the paper.
-    calibration: float | None = None  # How fast pessimism follows overestimation, per 1,000 steps; None: it stays 1.
-    bound_values: bool = False  # Values in targets stay within returns of finished episodes (calibrated and centred).
+    members: int = 1
+    """Ensemble size: Q is the mean over members, each with a policy and a value of its own. 1: no ensemble."""
+    calibration: float | None = None
+    """Step size, every 1,000 steps, of pessimism: the weight of the members' disagreement in targets.
+    It rises when values are above the returns that follow, and falls when they are below. None: it stays 1."""
+    bound_values: bool = False
+    """Clip next-state values in targets to the returns seen in finished episodes, give or take a standard deviation.
+    Needs calibration and log_policy centred."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -276,7 +293,7 @@ class PCLConfig(ImplicitConfig):
 
     temperature: float | Literal["auto"] | None = 1e-4  # tau: weight of KL and entropy together. auto: learnt.
     alpha: float | None = 0.0  # Share of the KL in the temperature: 0 is PCL, 0.9 is Trust-PCL.
-    batch_norm: Annotated[bool, HIDDEN] = False  # Only without: there is no form of the loss with it.
+    batch_norm: Annotated[bool, HIDDEN] = False  # Always False: the residual loss has no such form.
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -288,8 +305,8 @@ class SACConfig(Config):
     """Soft actor-critic: tanh-Gaussian policy, two Q-networks, entropy held at a target by the temperature."""
 
     temperature: float | Literal["auto"] = "auto"  # Entropy weight; auto: learnt, from 1, to hold the entropy target.
-    entropy_target: float | None = None  # For auto: entropy to hold, nats per action dimension; None: -1.
-    temperature_learning_rate: float | None = 3e-4  # For auto: step size of ln temperature; None: learning_rate.
+    entropy_target: float | None = None  # For auto: target entropy, nats per action dimension; None: -1.
+    temperature_learning_rate: float | None = 3e-4  # For temperature auto: step size of ln T; None: learning_rate.
 
     @property
     def accepted_actions(self) -> tuple[ActionKind, ...]:
@@ -308,10 +325,10 @@ class SACConfig(Config):
 class DQNConfig(Config):
     """An explicit Q-network for Discrete actions: M-DQN, DQN, and advantage learning."""
 
-    temperature: float = 0.03  # tau: of the softmax policy and the soft maximum; 0: greedy and the maximum.
+    temperature: float = 0.03  # tau: of the softmax policy and the soft maximum; 0: greedy, and the maximum.
     alpha: float = 0.9  # Munchausen weight; 0: none.
-    munchausen_clip: float | None = 1.0  # Bound temperature * ln pi in the target to [-clip, 0]; None: no bound.
-    epsilon: float = 0.0  # Share of uniformly random actions while exploring.
+    munchausen_clip: float | None = 1.0  # Clip temperature * ln pi in the target to [-clip, 0]. None: no clipping.
+    epsilon: float = 0.0  # Probability of a uniformly random action, where actions are sampled.
     target_update: float = 0.05  # lambda: target <- (1 - lambda) target + lambda online, after every update.
 
     @property

@@ -40,9 +40,9 @@ def from_json(data: Any) -> Config:
 
 
 def refuse_outdated(data: Mapping[str, Any]) -> None:
-    """Refuse to act or train with what a config of an earlier version meant; such runs can still be reported."""
+    """Refuse to act or train with a policy that this version does not have; such runs can still be reported."""
     if data.get("policy") == "gaussian" and "members" not in data:
-        raise InputError("the policy is a gaussian of an earlier version, which was not truncated; train it anew")
+        raise InputError("the policy is a gaussian without truncation, which this version does not have; train it anew")
 
 
 def to_file(config: Config) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def to_preset(config: Config, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _defaults(algorithm: str) -> dict[str, Any]:
-    """What a field meant before there was such a field, for files of earlier versions; presets have moved on."""
+    """Values for fields that a file lacks: the defaults of the class, whatever algorithm and preset say."""
     if algorithm not in KNOWN:
         return {}
     fields = dataclasses.fields(KNOWN[algorithm].config)
@@ -108,7 +108,7 @@ def _is_setting(value: Any, inside: bool = False) -> bool:
 
 
 def _older(values: dict[str, Any]) -> dict[str, Any]:
-    """The same settings under the names and rules of today."""
+    """The settings of a file, under current names and rules."""
     if "target_entropy" in values:
         total = values.pop("target_entropy")
         if total is not None:
@@ -116,5 +116,5 @@ def _older(values: dict[str, Any]) -> dict[str, Any]:
                 f"the config has target_entropy {total}, in total; set entropy_target to its share per action dimension"
             )
     if values.get("temperature") == "auto" and (values.get("kl") is not None or values.get("entropy") is not None):
-        values["alpha"] = None  # it was ignored beside them
+        values["alpha"] = None  # such files have it beside them, without effect
     return values

@@ -28,7 +28,7 @@ _ADAPTIVE = {
     "temperature": "auto",
     "alpha": 0.0,
     "batch_norm": True,
-    "target_update": 0.05,  # unused with batch_norm, and a part of what names the runs of study tables
+    "target_update": 0.05,  # unused with batch_norm; it stays because study tables tell runs apart by all settings
     "n_step": 5,
     "learning_rate": 1e-3,
     "adam_b1": 0.5,
@@ -76,7 +76,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
     ),
 }
 
-# Beside these, names that files of earlier versions hold: they keep their meaning, and are not offered.
+# All names that are accepted: those above, and some that help does not list, for files and studies that have them.
 KNOWN: dict[str, AlgorithmEntry] = {
     **ALGORITHMS,
     "miq-auto": AlgorithmEntry(
@@ -92,7 +92,7 @@ _SMALL = {"hidden": (256, 256), "min_replay": 1_000, "eval_every": 1_000, "check
 _SLOW_IQ = {name: {"learning_rate": 3e-5} for name in ("iq", "miq")}
 _ADROIT = {"iq": {"temperature": 0.001}, "miq": {"temperature": 0.01}, "sac": {"learning_rate": 3e-5}}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "Pendulum": {  # few steps: two updates in each, none of them small
+    "Pendulum": {  # few steps, so two updates in each, at constant learning rates
         "*": {**_SMALL, "steps": 10_000},
         "iq-auto": {"steps": 15_000, "updates_per_step": 2, "learning_rate_decay": None},
     },
@@ -156,7 +156,7 @@ def _check_names(algorithm: str, config: type[Config], names: Collection[str]) -
 
 
 def draft(algorithm: str, env: str, preset: str | Path, given: Collection[str]) -> Config:
-    """The config that the fields in `given` are to be put into; not checked before they are."""
+    """A config whose fields in `given` are still to be set; it is checked only then."""
     unchecked = resolve(algorithm, env, preset)
     for name in make_room(algorithm, given):
         object.__setattr__(unchecked, name, None)
@@ -164,7 +164,7 @@ def draft(algorithm: str, env: str, preset: str | Path, given: Collection[str]) 
 
 
 def make_room(algorithm: str, given: Collection[str]) -> dict[str, None]:
-    """Defaults of the algorithm that step back for weights that the user sets in another way."""
+    """Defaults of the algorithm that become None because the user gives the weights another way, by kl or entropy."""
     apart = {"kl", "entropy"} & set(given)
     room: list[str] = ["alpha"] if apart and "alpha" not in given else []
     if len(apart) == 2 and "temperature" not in given and entry_of(algorithm).values.get("temperature") != "auto":
@@ -177,7 +177,7 @@ def describe_preset(config: Config) -> str:
     values = preset_values(config.algorithm, config.env) if config.preset == "paper" else {}
     kept = {name: value for name, value in values.items() if getattr(config, name) == value}
     if config.preset == FILE:
-        return "preset: of a file"
+        return "preset: from a file"
     if not kept:
         return "preset: none for this task" if config.preset == "paper" else "preset: none"
     return f"preset: {config.env}: " + ", ".join(f"{name} {_show(value)}" for name, value in kept.items())

@@ -88,11 +88,11 @@ class EnvironmentMaker:
         return _duplicate(self._source)
 
     def of_copies(self) -> EnvironmentMaker:
-        """The same, without the original object."""
+        """A maker of the same environments that never gives out the original object."""
         return EnvironmentMaker(self._source, original_first=False, action_bound=self._action_bound)
 
     def with_action_bound(self, bound: float | None) -> EnvironmentMaker:
-        """The same, with bounds for actions that have none."""
+        """A maker of the same environments, with bounds for actions that have none."""
         return self if bound is None else EnvironmentMaker(self._source, self._give_original, bound)
 
     @property

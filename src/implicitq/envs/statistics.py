@@ -35,14 +35,14 @@ _KINDS = {"array": np.array, "scalar": lambda array: array[()], "number": lambda
 
 
 class Statistics:
-    """Those of one environment."""
+    """The running statistics of one environment."""
 
     def __init__(self, env: gym.Env) -> None:
         self._levels = dict(_levels(env))
         self._made = self.read()
 
     def read(self) -> State:
-        """As they are now; nothing if there are none."""
+        """The current statistics; empty if there are none."""
         state = {}
         for name, level in self._levels.items():
             for attribute, value in _attributes(level):
@@ -95,7 +95,7 @@ class Statistics:
         return sentences + absent(self.read(), shared)
 
     def _running(self) -> Iterator[tuple[str, Any, str, Any]]:
-        """Name, level, attribute and object of each."""
+        """Name, level, attribute and object of each of them."""
         for name, level in self._levels.items():
             for attribute, value in _attributes(level):
                 if _is_running(value):
@@ -103,7 +103,7 @@ class Statistics:
 
 
 def absent(state: State, shared: Shared) -> list[str]:
-    """Sentences about statistics for observations that an environment with this state has no place for."""
+    """Sentences about observation statistics of training that an environment with this state does not have."""
     return [
         f"the policy was trained on observations that {key} had scaled, but the environment has none: wrap it as in "
         "training"
@@ -113,7 +113,7 @@ def absent(state: State, shared: Shared) -> list[str]:
 
 
 def fitted(state: State, shared: Shared, share: float = 1.0) -> State:
-    """The state with those of training in their places; `share` is the part of their count that it gets."""
+    """The state with the statistics of training put in; their counts are multiplied by `share`."""
     found = dict(state)
     for key in keys(shared):
         if f"{key}.mean" not in state:
@@ -163,7 +163,7 @@ def unpacked(arrays: Mapping[str, Array]) -> State:
 
 
 def checked(shared: Shared) -> Shared:
-    """The same, if they are whole and could be statistics: a file may come from a stranger."""
+    """The statistics, if they are complete and plausible; else refused: a file may come from a stranger."""
     for name in shared:
         key, _, part = name.rpartition(".")
         alike = [shared.get(each) for each in _names(key)]
@@ -178,7 +178,7 @@ def checked(shared: Shared) -> Shared:
 
 
 def keys(names: Iterable[str]) -> list[str]:
-    """Which statistics there are, as in `NormalizeObservation.obs_rms`."""
+    """Names of the statistics, such as `NormalizeObservation.obs_rms`."""
     return sorted(name.removesuffix(".mean") for name in names if name.endswith(".mean") and name.count(".") == 2)
 
 

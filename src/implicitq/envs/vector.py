@@ -91,7 +91,7 @@ class TrainingEnvironments:
 
     @property
     def statistics(self) -> Shared:
-        """Of the wrappers of all environments, merged."""
+        """Running statistics of the wrappers, merged over all environments."""
         return statistics.merged([worker.statistics for worker in self._workers])
 
     def begin_with(self, shared: Shared) -> None:
@@ -202,7 +202,7 @@ class TrainingEnvironments:
                 )
 
     def _reset(self, indices: Iterable[int], again_if_failed: bool = False) -> None:
-        """To the seeds of the current episodes, and through the actions taken in them.
+        """Reset to the seeds of the current episodes, and take their actions again.
 
         Those that fail go to their next episode when they are made anew; or to the same again.
         """
@@ -244,7 +244,7 @@ class TrainingEnvironments:
         return answers, failures
 
     def _begin_anew(self, failures: dict[int, EnvironmentFailed], episodes_on: int = 1) -> None:
-        """Replace the environments that failed, and begin the episode so many after their current one."""
+        """Replace the environments that failed, and begin the episode `episodes_on` after their current one."""
         for index, failure in failures.items():
             self._given[index] = self._workers[index].statistics if episodes_on else self._before[index]
             self._workers[index].close()

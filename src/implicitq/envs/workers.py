@@ -34,7 +34,7 @@ class Worker(Protocol):
 
     @property
     def statistics(self) -> State:
-        """Of its wrappers, as of its last answer."""
+        """Running statistics of its wrappers, as of its last answer."""
         ...
 
     def ready(self) -> None:
@@ -86,7 +86,7 @@ class OwnProcess:
     """An environment in a process of its own, started afresh: forking a process that runs JAX threads can hang."""
 
     def __init__(self, maker: EnvironmentMaker, name: str, timeout: float | None) -> None:
-        """With `timeout`, no call may take longer than so many seconds."""
+        """`timeout`: the most seconds that a call may take; None: no limit."""
         _refuse_second_run_of_script()
         self._name, self._timeout = name, timeout
         self._statistics: State = {}

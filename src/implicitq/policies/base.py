@@ -32,7 +32,7 @@ class Distribution(Protocol):
         ...
 
     def entropy(self, key: jax.Array) -> jax.Array:
-        """Nats of every action dimension: [B, D]; or [B, 1], their mean, where they are not known one by one.
+        """Nats per action dimension: [B, D]; or their mean, [B, 1], where only that is known.
 
         `key` is for classes without a closed form, which estimate it from samples.
         """
@@ -44,7 +44,7 @@ class Distribution(Protocol):
 
 
 class FactoredDistribution(Distribution, Protocol):
-    """A distribution whose geometric means are in closed form, as ensembles need them."""
+    """A distribution whose geometric means have a closed form, which ensembles need."""
 
     def pool(self, others: Sequence[Self]) -> tuple[Self, jax.Array]:
         """pi_bar = prod_i pi_i^(1/M) / Z over this one and the others, and ln Z: [B]."""
@@ -56,7 +56,7 @@ class Maskable(Protocol):
     """A distribution over choices, some of which can be forbidden."""
 
     def allowing(self, mask: jax.Array) -> Distribution:
-        """The same with probability 0 for what `mask` [B, D, N] forbids, and the rest in proportion."""
+        """The distribution given that the action is one that `mask` [B, D, N] allows."""
         ...
 
 
@@ -79,17 +79,17 @@ class Policy(Protocol):
         ...
 
     def train(self, observation: jax.Array, temperature: jax.Array | float) -> tuple[Distribution, Self]:
-        """pi(.|s) as the loss sees it, and the policy with the statistics of the batch noted, if it keeps any."""
+        """pi(.|s) as the loss sees it, and the policy with its running statistics, if any, updated by the batch."""
         ...
 
     @property
     def entropy_goal(self) -> float:
-        """Nats per action dimension that a learnt temperature holds by default."""
+        """Default target entropy, in nats per action dimension."""
         ...
 
     @property
     def most_entropy(self) -> float:
-        """Nats per action dimension that no policy of the class exceeds."""
+        """Upper bound of the entropy, in nats per action dimension."""
         ...
 
     @property
@@ -107,7 +107,7 @@ class Policy(Protocol):
 
 
 class NetworkPolicy(eqx.Module):
-    """A policy whose distribution is a function of what one network gives."""
+    """A policy whose distribution is a function of the outputs of one network."""
 
     network: eqx.AbstractVar[Network]
 
@@ -129,10 +129,9 @@ def bin_centres(bins: int) -> Array:
 
 
 class ChoicePolicy(NetworkPolicy):
-    """What is common to all policies that choose one of N categories for every action dimension.
+    """What all policies share that choose one of N categories for every action dimension.
 
-    The meaning of categories, and how random choices among them can be. A `Box` dimension is cut into N equal bins of
-    [-1, 1].
+    A `Box` dimension is cut into N equal bins of [-1, 1].
     """
 
     categories: tuple[int, ...] = eqx.field(static=True)  # of every dimension
@@ -156,17 +155,17 @@ class ChoicePolicy(NetworkPolicy):
 
     @property
     def log_width(self) -> float:
-        """As a density, pi is constant over a bin of [-1, 1]: its entropy does not grow with the number of bins."""
+        """ln of the width of a bin of [-1, 1], over which pi is constant as a density; 0 for probabilities."""
         return math.log(2 / self.categories[0]) if self.density else 0.0
 
     @property
     def entropy_goal(self) -> float:
-        """0.3 ln n_j, on average over the dimensions: 0.72 nats for 11 bins, which is -0.99 as a density."""
+        """0.3 ln n_j, averaged over dimensions: 0.72 nats for 11 bins, which is -0.99 as a density."""
         return 0.3 * self._uniform + self.log_width
 
     @property
     def most_entropy(self) -> float:
-        """That of uniform actions: ln n_j, on average over the dimensions; ln 2 as a density on [-1, 1]."""
+        """The entropy of uniform actions: ln n_j, averaged over dimensions; ln 2 as a density on [-1, 1]."""
         return self._uniform + self.log_width
 
     @property
@@ -189,7 +188,7 @@ class ChoicePolicy(NetworkPolicy):
         return jnp.clip(jnp.floor((coordinates + 1) / 2 * bins), 0, bins - 1).astype(jnp.int32)
 
     def nearby(self, action: jax.Array, key: jax.Array, share: float) -> jax.Array:
-        """In every `Box` dimension, with probability `share`, the bin below or above, as likely one as the other."""
+        """In every `Box` dimension, with probability `share`, move to the bin below or above, each equally likely."""
         if not self.continuous:
             return action
         moved = jax.random.uniform(key, action.shape, minval=-1.0, maxval=1.0)  # [B, D]

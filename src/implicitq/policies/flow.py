@@ -189,7 +189,7 @@ class FlowPolicy(NetworkPolicy):
 
     @property
     def most_entropy(self) -> float:
-        """That of uniform actions between the bounds."""
+        """The entropy of uniform actions between the bounds."""
         return math.log(2)
 
     @property

@@ -112,7 +112,7 @@ class GaussianPolicy(NetworkPolicy):
         self.network = network_for(spec, hidden, 2 * spec.action_dimensions, key, batch_norm)
 
     def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> TruncatedGaussian:
-        """In the scaled form T ln pi is -(a - mean)^2 / (2 scale^2) with the unscaled scale, but for a constant.
+        """In the scaled form, T ln pi is -(a - mean)^2 / (2 scale^2) plus a constant, with the scale before scaling.
 
         So it is in units of reward, as with scaled logits.
         """
@@ -129,7 +129,7 @@ class GaussianPolicy(NetworkPolicy):
 
     @property
     def most_entropy(self) -> float:
-        """That of uniform actions between the bounds."""
+        """The entropy of uniform actions between the bounds."""
         return math.log(2)
 
     @property

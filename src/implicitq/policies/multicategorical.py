@@ -5,9 +5,9 @@ Shapes: B batch, O observation features, D action dimensions, N categories (the 
 Actions are stored as category numbers. A `Box` dimension is cut into N equal bins; the categories of `Discrete` and
 `MultiDiscrete` are the actions themselves, and dimensions with fewer than N of them have the rest masked out.
 
-In the paper the network gives F of every bin, so what is learnt of a bin says nothing of its neighbours. It can give
-the coefficients c_k of cosines instead, the slow ones strongest (`cosine_basis`): any F can still be reached, and what
-is learnt of a bin is learnt of those beside it too.
+In the paper the network gives one logit F per bin, so what is learnt of a bin says nothing of its neighbours. Instead
+it can give the coefficients c_k of cosines over the bins, the slow ones strongest (`cosine_basis`): any F can still be
+reached, and neighbouring bins learn together.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Multicategorical(eqx.Module):
 def _normalised(logits: jax.Array) -> tuple[jax.Array, jax.Array]:
     """F - ln sum exp F, and ln sum exp F: [B, D, N] -> [B, D, N], [B, D].
 
-    One function for all that asks for either, so that the compiler finds that they are the same and does it once.
+    All callers share this function, so that the compiler sees that they need the same, and computes it once.
     """
     top = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
     shifted = logits - top
@@ -97,7 +97,8 @@ def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> Multicategorica
 def cosine_basis(bins: int) -> Array:
     """F(n) = sum_k c_k sqrt(2) / k cos(pi k (n + 1/2) / N) for k = 1 to N - 1: [N - 1, N].
 
-    A constant would change nothing in a softmax. Adam moves all c_k alike, so F moves most where it is smooth.
+    k = 0, a constant, has no effect in a softmax. Adam moves all c_k by similar steps, so F moves mostly in its smooth
+    parts.
     """
     k, n = np.arange(1, bins)[:, None], np.arange(bins)[None]
     return (math.sqrt(2) / k * np.cos(np.pi * k * (n + 0.5) / bins)).astype(np.float32)
@@ -141,6 +142,6 @@ class MulticategoricalPolicy(ChoicePolicy):
         return Multicategorical(logits, self.log_width, self.continuous)
 
     def rescaled(self, factor: jax.Array) -> MulticategoricalPolicy:
-        """The same with `factor` times F; what else the network gives is left as it is."""
+        """The policy with F times `factor`; other outputs of the network stay as they are."""
         factors = jnp.where(jnp.arange(self.network.outputs) < self._outputs, factor, 1.0)
         return eqx.tree_at(lambda policy: policy.network, self, self.network.rescaled(factors))

@@ -26,7 +26,7 @@ class TanhGaussian(eqx.Module):
     normal: Gaussian
 
     def sample_and_log_prob(self, key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """An action [B, D] and its log-density [B], computed before squashing, so that bounds do no harm."""
+        """An action [B, D] and its log-density [B], computed before squashing, so that it is finite near the bounds."""
         u = self.normal.sample(key)
         return jnp.tanh(u), self._log_density(u)
 

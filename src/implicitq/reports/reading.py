@@ -112,7 +112,7 @@ def distinct(stems: Iterable[str]) -> list[str]:
 
 
 def as_planned(config: Config) -> PlannedRun:
-    """The plan that makes such a run again."""
+    """The planned run of a sweep that has this config."""
     default = configs.resolve(config.algorithm, config.env, config.preset)
     preset = {} if config.preset == "paper" else {"preset": config.preset}
     names = [field.name for field in dataclasses.fields(config) if field.name not in _OF_THE_SWEEP]
@@ -147,7 +147,7 @@ def _by_home(root: Path, tables: Sequence[Path], runs: Sequence[FoundRun]) -> di
 
 
 def _once(runs: Sequence[FoundRun]) -> tuple[list[FoundRun], list[str]]:
-    """Every run once, as far as it went: one may be in a table and have its folder still."""
+    """Every run once, in its longest version: it may be in a table and also have a folder."""
     found: dict[str, FoundRun] = {}
     doubts = []
     for run in runs:
@@ -220,7 +220,7 @@ def _missing(folder: str, run: FoundRun | None) -> str:
 
 
 def _by_versions(runs: Sequence[FoundRun]) -> dict[tuple, list[FoundRun]]:
-    """Runs that may be compared; those of other libraries need the same environments only.
+    """Groups of runs that may be compared; those of other libraries need only the same environments.
 
     Packages that a task does not use do not set its runs apart.
     """
@@ -242,7 +242,7 @@ def _by_versions(runs: Sequence[FoundRun]) -> dict[tuple, list[FoundRun]]:
 
 
 def _tell(key: tuple, sets: Mapping[tuple, Sequence[FoundRun]]) -> str:
-    """Only the packages in which the sets differ."""
+    """A set of versions in words: only the packages in which the sets differ."""
     everywhere = set.intersection(*(set(each) for each in sets))
     apart = ", ".join(f"{name} {version}" for name, version in key if (name, version) not in everywhere)
     return f"{len(sets[key])} run(s) with {apart or 'no versions recorded'}"

@@ -45,7 +45,7 @@ class Cell:
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over the seeds at the end; None for less than two of them."""
+        """Standard deviation over the seeds at the end; None for fewer than two seeds."""
         return float(self.final.std()) if len(self.final) > 1 else None
 
     @property
@@ -90,7 +90,7 @@ class TaskScores:
         return (values - self.random) / (self.baseline - self.random)
 
     def by_runs(self) -> list[list[str]]:
-        """The lines, those that are the same runs on this task together."""
+        """The lines, in groups whose runs on this task are the same."""
         groups: dict[tuple[str, ...], list[str]] = {}
         for line, cell in self.cells.items():
             groups.setdefault(cell.runs or (line,), []).append(line)

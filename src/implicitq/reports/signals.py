@@ -1,6 +1,6 @@
 """What runs tell of themselves while they train: loss, value, entropy, temperature, and whether values diverged.
 
-Of a run folder the rows of its metrics.csv, of a study table those that it kept at the evaluations. Needs no JAX.
+Read from the metrics.csv of a run folder, or of a study table, which has the rows at evaluations. Needs no JAX.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from implicitq.types import Array, InputError
 
 PANELS: dict[str, tuple[str, ...]] = {  # title -> columns, the first that is there counts
     "loss": ("loss",),
-    "value": ("value", "q"),  # SAC of earlier versions told only of its critic
+    "value": ("value", "q"),  # some files of SAC have no value, only q
     "entropy per dimension": ("entropy_per_dimension",),
     "temperature": ("temperature",),
 }

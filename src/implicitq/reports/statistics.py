@@ -138,5 +138,5 @@ def curve_band(
 
 
 def _split(samples: Array, size: int = 200) -> list[Array]:
-    """Pairs of all seeds take room: work in parts."""
+    """The samples in parts: all pairs of seeds at once would take too much memory."""
     return [samples[start : start + size] for start in range(0, len(samples), size)]

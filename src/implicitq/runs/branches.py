@@ -23,9 +23,9 @@ FIXED = frozenset(
     | {"hidden", "policy", "bins", "logits", "softmax", "log_policy", "batch_norm", "normalize_observations"}
     | {"num_envs", "replay_size", "eval_episodes", "members", "torso", "action_bound"}
 )
-"""Settings that shape what a checkpoint or a log holds, or make it another run."""
+"""Settings that cannot change: the contents of checkpoints or logs depend on them, or they make it another run."""
 
-_POLICY = "initial policy"  # no setting, but what a run began with
+_POLICY = "initial policy"  # not a setting: the weights that a run begins with
 _UNSEEN = NOT_LEARNT | {"vectorization"}
 
 
@@ -40,7 +40,7 @@ class Branch(NamedTuple):
 
 
 def read(folder: Path) -> list[Branch]:
-    """Those of a run folder; none if it has no such file."""
+    """The branches of a run folder; none if it has no such file."""
     if not (folder / BRANCHES).is_file():
         return []
     found = read_json(folder / BRANCHES)
@@ -66,7 +66,7 @@ def begun_with(told: str) -> Branch:
 
 
 def taken(branches: Sequence[Branch], config: Config) -> list[Branch]:
-    """Without a last one that was noted but not begun: the process died before its config was kept."""
+    """The branches without a last one that was noted but not begun: the process died before saving its config."""
     values = configs.to_json(config)
     last = branches[-1].changes.items() if branches else ()
     begun = all(values[name] == after for name, (_, after) in last if name in values)

@@ -30,7 +30,7 @@ _SEGMENT_ROWS = 1 << 16
 
 
 class ReplayDamaged(InputError):
-    """A segment of the replay is no good, so that the run cannot go on exactly; the rest may be."""
+    """A segment of the replay is damaged, so the run cannot go on exactly; the rest may be intact."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Checkpoints:
         return checkpoint_steps(self._directory.path)
 
     def save(self, trainer: Trainer, plan: Config) -> None:
-        """`plan` says at which steps there are checkpoints if nobody stops the run."""
+        """Save a checkpoint; `plan` says at which steps there are checkpoints if nobody stops the run."""
         arrays, data = trainer.state()
         segments = self._new_segments(trainer, plan)
         digest = self._write_arrays(f"{CHECKPOINTS}/{stem(trainer.step)}.safetensors", arrays)
@@ -73,7 +73,7 @@ class Checkpoints:
         self.prune(plan)
 
     def check_config(self, config: Config, branches: Sequence[Branch] = ()) -> None:
-        """Refuse a config with which the newest checkpoint cannot have been made, but for what branches changed."""
+        """Refuse a config that differs from that of the newest checkpoint in more than the branches say."""
         for step in reversed(self.steps()):
             try:
                 saved = self._manifest(step).get("config")
@@ -102,7 +102,7 @@ class Checkpoints:
         self._cut_logs(manifest)
 
     def salvage(self, trainer: Trainer, step: int) -> Loss:
-        """As `restore`, but for segments of the replay that are damaged: these are left out."""
+        """As `restore`, without the segments of the replay that are damaged."""
         manifest, arrays = self._checked(trainer, step)
         data, replay = manifest["trainer"], trainer.replay
         replay.clear()
@@ -206,7 +206,7 @@ class Checkpoints:
         return segments
 
     def _write_arrays(self, name: str, arrays: dict[str, Array]) -> str:
-        """Gives the checksum of the file."""
+        """Write arrays to a file; gives its checksum."""
         content = array_bytes(arrays, {"format": FORMAT})
         self._directory.write(name, content)
         return hashlib.sha256(content).hexdigest()

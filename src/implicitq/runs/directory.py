@@ -44,7 +44,7 @@ class Directory:
             raise
 
     def make_subfolders(self) -> None:
-        """Those that are missing; the folder itself is never made again."""
+        """Make subfolders that are missing; the folder itself is never made again."""
         self._check_still_there()
         for name in self._subfolders:
             if self._kind(name) is None:
@@ -77,7 +77,7 @@ class Directory:
             self._put(name, os.O_APPEND, content)
 
     def cut(self, name: str, size: int) -> None:
-        """Keep the first bytes of a file: of a new one, so that another name of the old one keeps them all."""
+        """Keep the first bytes of a file. A new file replaces it, so other hard links to the old one stay whole."""
         content = self.read(name)
         if len(content) > size:
             self.write(name, content[:size])
@@ -190,14 +190,14 @@ class Directory:
         return kind is not None
 
     def _kind(self, name: str) -> int | None:
-        """Mode of what has this name, itself and not what it leads to; None if nothing has."""
+        """File mode of what has this name, without following links; None if nothing has it."""
         try:
             return os.stat(self._at(name), dir_fd=self._handle(name), follow_symlinks=False).st_mode
         except FileNotFoundError:
             return None
 
     def _at(self, name: str) -> str | Path:
-        """How to name a file beside the handle of its folder."""
+        """The name to use together with the handle of the folder."""
         return name.rpartition("/")[2] if _HANDLES else self.path / name
 
     def _handle(self, name: str) -> int | None:
@@ -211,7 +211,7 @@ class Directory:
 
     @contextmanager
     def _about(self, name: str, what: str) -> Iterator[None]:
-        """Errors of the disk do not always know the file, and never its folder."""
+        """Name the file in errors of the disk, which do not always do so."""
         try:
             yield
         except OSError as error:

@@ -135,7 +135,7 @@ class RunFolder:
 
     @property
     def tracking(self) -> Any:
-        """What `note_tracking` was given last, as the file has it; None without."""
+        """What `note_tracking` was given last, as the file has it; None if it was never called."""
         return read_json(self.directory / TRACKING) if TRACKING in self._files.files() else None
 
     def note_tracking(self, choice: dict[str, Any]) -> None:
@@ -144,7 +144,7 @@ class RunFolder:
             self._files.write(TRACKING, json_bytes(choice))
 
     def branch(self, config: Config) -> Branch | None:
-        """Go on with other settings from where the run is; noted if any of them matters, and not at its very start."""
+        """Go on with other settings; noted if any of them changes the result, and the run is past its start."""
         assert self._trainer is not None
         new = branches.between(self.config, config, self._trainer.step)
         if new is not None and self._trainer.step > 0:
@@ -157,7 +157,7 @@ class RunFolder:
         return new
 
     def _move_branches(self, step: int) -> None:
-        """After a return to an earlier checkpoint, what had changed after it holds from there on."""
+        """After a return to an earlier checkpoint, branches noted after it hold from there on."""
         noted = branches.taken(branches.read(self.directory), self.config)
         moved = [branch._replace(step=min(step, branch.step)) for branch in noted]
         if moved != noted:
@@ -239,7 +239,7 @@ class RunFolder:
         self._finish_what_was_left(trainer)
 
     def _forget_first_steps(self) -> None:
-        """Of a run that is to begin again, since others that are trained with it have not come so far."""
+        """Clear a run that has to begin again, because others trained with it have no checkpoint yet."""
         for step in self._checkpoints.steps():
             self._checkpoints.forget(step)
         for name in {POLICY, BEST} & {*self._files.files()}:

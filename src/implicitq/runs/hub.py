@@ -125,6 +125,6 @@ def _cause(error: BaseException) -> str:
 
 
 def _line(text: Any) -> str:
-    """The first line of what others say, and not too much of it."""
+    """The first line of a message, shortened."""
     lines = str(text or "no reason given").strip().splitlines()
     return lines[0][:200] if lines else "no reason given"

@@ -42,7 +42,7 @@ LOGS = (METRICS, EVALUATIONS)
 """Files that only grow, and are cut back to the checkpoint on resuming."""
 
 TRACES = (CONFIG, EVALUATIONS, VERSIONS, CHECKPOINTS)
-"""What makes a folder a run's."""
+"""Any of these makes a folder that of a run."""
 
 _RETURN_COLUMN = 3  # of metrics.csv, after step, episodes and updates
 _SUMMARY = ("step", "mean_return", "std_return", "mean_length")
@@ -91,7 +91,7 @@ def fresh_folder(config: Config, seeds: int = 1) -> Path:
 
 
 def run_name(env: str, label: str, seed: int) -> str:
-    """Where a sweep keeps a run, and what a report calls one of a study table."""
+    """The folder of a run in a sweep, and its name in reports of a study table."""
     return f"{slug(env)}/{slug(label)}/{seed_name(seed)}"
 
 
@@ -101,7 +101,7 @@ def seed_name(seed: int) -> str:
 
 
 def seeds_in(folder: Path) -> list[int]:
-    """Seeds that have a run folder in this one, which is none itself."""
+    """Seeds that have a run folder in this one; none if it is a run folder itself."""
     if has_run(folder) or not folder.is_dir():
         return []
     found = (re.fullmatch(r"seed-(0|[1-9]\d{0,9})", path.name) for path in folder.iterdir() if has_run(path))
@@ -109,7 +109,7 @@ def seeds_in(folder: Path) -> list[int]:
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """Those of the seeds in this folder, or the folder itself if there are none."""
+    """The run folders of the seeds in this folder, or the folder itself if there are none."""
     return [folder / seed_name(seed) for seed in seeds_in(folder)] or [folder]
 
 

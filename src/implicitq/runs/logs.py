@@ -20,7 +20,7 @@ CLOCKS = ("step", "wall_seconds", "cpu_seconds")
 
 
 class ClockRow(NamedTuple):
-    """Up to a step."""
+    """Seconds of training up to a step."""
 
     step: int
     wall: float
@@ -40,7 +40,7 @@ class Clock:
 
 
 def read_clocks(content: bytes) -> tuple[list[ClockRow], bool]:
-    """All rows of a timing.csv that can be read, and whether it is as a run leaves it, however that ended."""
+    """All rows of a timing.csv that can be read, and whether that is all of it, but for a last line that was cut."""
     header, *lines = content.split(b"\n")[:-1] or [b""]  # a sudden death may have cut the last one
     rows = [_clock_row(line) for line in lines]
     return [row for row in rows if row is not None], header == ",".join(CLOCKS).encode() and None not in rows
@@ -71,7 +71,7 @@ def read_metrics(folder: Path) -> dict[str, Array]:
 
 
 def first_implausible(folder: Path) -> str | None:
-    """Where the values of a run first left what rewards can explain, in words; None if they did not, or who knows."""
+    """A sentence on where values first exceed what rewards can explain; None if they do not, or it is unknown."""
     try:
         return implausible_in(read_metrics(folder))
     except InputError:
@@ -79,7 +79,7 @@ def first_implausible(folder: Path) -> str | None:
 
 
 def implausible_in(table: Mapping[str, Array]) -> str | None:
-    """The same of the columns of metrics.csv."""
+    """As `first_implausible`, for the columns of a metrics.csv."""
     if "value" not in table or hindsight.PLAUSIBLE not in table:
         return None
     rows = np.flatnonzero(hindsight.is_implausible(table["value"], table[hindsight.PLAUSIBLE]))

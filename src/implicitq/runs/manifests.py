@@ -58,7 +58,7 @@ def read(path: Path, logs: Collection[str]) -> dict[str, Any]:
         "segments": _are_segments(manifest.get("segments")),
         "logs": _are_marks(manifest.get("logs"), logs),
         "trainer": _is_trainer(manifest.get("trainer")) and step in (None, manifest["trainer"]["step"]),
-        "config": isinstance(manifest.get("config", {}), dict),  # not there in earlier versions
+        "config": isinstance(manifest.get("config", {}), dict),  # some files lack it
     }
     for part, good in sound.items():
         if not good:

@@ -142,7 +142,7 @@ def _checked_header(header: Any) -> dict[str, Any]:
 
 
 def _checked_arrays(arrays: dict[str, Array], header: Mapping[str, Any]) -> dict[str, Array]:
-    """The same arrays, if they are those that were saved and could have been learnt."""
+    """The arrays, if they match the digest and are finite; else refused."""
     if header["format"] > 1 and _digest(header, arrays) != header["digest"]:
         raise InputError("it was altered or damaged: its checksum is wrong")
     for name, array in arrays.items():

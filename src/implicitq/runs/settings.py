@@ -13,15 +13,15 @@ from implicitq.configs import Config
 from implicitq.runs.files import LARGEST_STEP, check_name
 from implicitq.types import InputError
 
-_FAILURES = {"on_env_error", "env_timeout"}  # what is done about them
+_FAILURES = {"on_env_error", "env_timeout"}  # what to do when an environment fails
 NOT_LEARNT = frozenset({"steps", "preset", "checkpoint_every", "log_every", *_FAILURES})
-"""None of these changes what is learnt."""
+"""Settings that do not change what is learnt."""
 MAY_CHANGE = NOT_LEARNT | {"vectorization"}
-"""A run can go on with others of these as if it had never had any else."""
+"""Settings that may change on resume without changing the result."""
 SCALE = frozenset(
     {"steps", "eval_every", "eval_episodes", "checkpoint_every", "log_every", "vectorization", *_FAILURES}
 )
-"""How long a run is and how it is watched: no part of the name of a line."""
+"""Settings of the length of a run and how it is watched; names of lines leave them out."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ RunConfig = Config | ForeignConfig
 
 
 def from_file(data: Any, where: Any, eval_every: int) -> RunConfig:
-    """The config of a run folder's file; `eval_every` is taken for a foreign run that does not tell."""
+    """The config of a run folder's file; `eval_every` is for runs of other libraries that do not say."""
     if not isinstance(data, dict) or "layout" in data or data.get("algorithm") in (None, *configs.KNOWN):
         config = configs.from_file(data, where)
         check_name(config.env, f"{where}: env")
@@ -67,13 +67,13 @@ def to_file(config: RunConfig) -> dict[str, Any]:
 
 
 def identity(config: RunConfig, apart: Collection[str] = ()) -> str:
-    """The same text for runs that learn the same thing; `apart` names settings that may differ besides."""
+    """The same text for runs that learn the same thing; settings in `apart` are ignored too."""
     values = {name: value for name, value in _learnt(config).items() if name not in apart}
     return json.dumps(values, sort_keys=True)
 
 
 def _learnt(config: RunConfig) -> dict[str, Any]:
-    """All settings that make a difference, as plain data; a rate that follows the other one is that one."""
+    """Settings that change what is learnt, as plain data; temperature_learning_rate None is given as learning_rate."""
     values = {name: value for name, value in to_file(config).items() if name not in ("layout", *NOT_LEARNT)}
     if "temperature_learning_rate" in values and values["temperature_learning_rate"] is None:
         values["temperature_learning_rate"] = values.get("learning_rate")
@@ -86,13 +86,13 @@ def lasting(config: Config) -> dict[str, Any]:
 
 
 def changed_since(saved: Mapping[str, Any], config: Config) -> str:
-    """In which settings a config is not the one that `saved`, its `lasting` at a checkpoint, was of; as words."""
+    """In which settings a config differs from `saved`, the `lasting` settings of a checkpoint; in words."""
     others = {name: value for name, value in configs.to_json(config).items() if name in MAY_CHANGE}
     return differences(configs.from_json({**others, **saved}), config, "now")
 
 
 def differences(there: RunConfig, here: RunConfig, word: str = "planned") -> str:
-    """What is learnt differently, as words: `batch_size 256 there, 8 planned`; empty if nothing is."""
+    """Differing settings that change what is learnt, such as `batch_size 256 there, 8 planned`; empty if none do."""
     theirs, ours = _learnt(there), _learnt(here)
     apart = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
     return ", ".join(f"{name} {theirs.get(name)} there, {ours.get(name)} {word}" for name in apart)

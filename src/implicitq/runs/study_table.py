@@ -141,7 +141,7 @@ def _rows(folder: Path, name: str, columns: tuple[str, ...]) -> Iterable[tuple[i
 
 @dataclass(frozen=True)
 class _About:
-    """What is beside the evaluations, as it was read."""
+    """Configs and versions of a table, unchecked."""
 
     file: str  # that holds the configs
     configs: Any

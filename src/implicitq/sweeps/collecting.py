@@ -91,7 +91,7 @@ def merge(known: Sequence[FoundRun], more: Sequence[FoundRun]) -> list[FoundRun]
 
 
 def longer(one: FoundRun, other: FoundRun) -> FoundRun:
-    """Of two copies of a run the one that went further, or else has more clocks; they must agree."""
+    """The copy of a run that went further, or else has more clocks; refused if their returns differ."""
     both, at, there = np.intersect1d(one.steps, other.steps, return_indices=True)
     apart = np.flatnonzero(one.means[at] != other.means[there])
     if len(apart):
@@ -145,7 +145,7 @@ def _label(run: FoundRun, plans: Sequence[dict[str, Any]], suite: Suite | None) 
 def _metrics(
     out: Path, before: Sequence[FoundRun], fresh: Sequence[FoundRun], runs: Sequence[FoundRun]
 ) -> tuple[dict[Key, list[dict[str, str]]], list[Broken]]:
-    """Metrics of every run that has some, those of the longest version first of all; and whose are damaged."""
+    """Metrics of every run, from its longest version that has some; and the runs whose metrics are damaged."""
     tables = {folder: read_metrics(folder) for folder in {out, *(run.folder for run in fresh if is_table(run.folder))}}
     by_mark: dict[str, list[FoundRun]] = {}
     for run in (*before, *fresh):
@@ -167,7 +167,7 @@ def _metrics(
 
 
 def _random_scores(source: Path, out: Path, found: Found) -> dict[str, Any]:
-    """Those of the source and of the tables in it win over those that are there: they fit the newer runs."""
+    """Scores of the random policy; those of the source and its tables win over those in `out`: they fit newer runs."""
     measured = [random_scores.read(folder) for folder in (out, *found.tables, source)]
     return {task: entry for scores in measured for task, entry in scores.items()}
 

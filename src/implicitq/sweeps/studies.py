@@ -110,7 +110,11 @@ def _both(*algorithms: str) -> tuple[Variant, ...]:
 STUDIES: dict[str, Study] = {
     study.name: study
     for study in (
-        Study("main", "IQ and M-IQ beside SAC, with best and with unique parameters", _both("iq", "miq", "sac")),
+        Study(
+            "main",
+            "IQ and M-IQ beside SAC, with the best parameters of each task, and with unique ones for all tasks",
+            _both("iq", "miq", "sac"),
+        ),
         Study(
             "ablation",
             "without a target value (PCL, Trust-PCL), and with Gaussian policies",
@@ -156,7 +160,7 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             "adaptive-ablation",
-            "iq-auto, and without each of its ingredients, beside M-IQ and SAC, and SAC with those it can take",
+            "iq-auto, and iq-auto without each ingredient, beside M-IQ, SAC, and SAC with the ingredients it can take",
             (
                 *(Variant("iq-auto", values) for values in ({}, *_WITHOUT)),
                 Variant("miq"),
@@ -250,7 +254,7 @@ def _planned(variant: Variant, task: str, settings: Mapping[str, Any]) -> Planne
 
 
 def _accepted(algorithm: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a suite's settings that the algorithm has."""
+    """The settings of a suite that the algorithm has."""
     return {name: value for name, value in settings.items() if name in _fields(configs.entry_of(algorithm).config)}
 
 

@@ -47,7 +47,7 @@ SUITES: dict[str, Suite] = {
 DESCRIPTIONS = {
     "gym": "the paper's five MuJoCo tasks, in version 5",
     "adroit": "door, hammer and pen of the Adroit hand, with corrected rewards",
-    "adroit-relocate": "the fourth Adroit task, which nothing learns",
+    "adroit-relocate": "the fourth Adroit task, which no algorithm of the paper learns",
     "dmc": "eight tasks of the DeepMind Control Suite",
     "quick": "four small tasks, two with Box and two with Discrete actions: minutes per run",
 }

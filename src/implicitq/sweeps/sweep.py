@@ -173,7 +173,7 @@ def save_plan(out: Path, plan: Plan, arguments: list[str], names: Mapping[str, s
 
 
 def read_plans(out: Path) -> list[dict[str, Any]]:
-    """Plans of all sweeps in a folder, by name; those that a study table holds step back behind newer ones."""
+    """Plans of all sweeps in a folder, sorted by name; plan files replace plans of the same name in a study table."""
     folder = refuse_links(out, out / PLANS)
     kept = read_extra(out, "plans") or []
     if not isinstance(kept, list):
@@ -185,7 +185,7 @@ def read_plans(out: Path) -> list[dict[str, Any]]:
 
 
 def remove_plans(out: Path) -> None:
-    """For a study table that holds them."""
+    """Remove the plan files: the study table in the folder holds them."""
     folder = refuse_links(out, out / PLANS)
     for path in folder.glob("*.json"):
         path.unlink()

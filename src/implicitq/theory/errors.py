@@ -18,7 +18,7 @@ import scipy.sparse as sparse
 from implicitq.theory.mdp import FiniteMDP, check_count, check_number
 from implicitq.theory.solve import optimum
 
-NARROW = 16  # rows of P with up to so many successors are sampled by counting
+NARROW = 16  # rows of P with at most this many successors are sampled by counting
 
 
 class Step(NamedTuple):

@@ -51,7 +51,7 @@ Space = Mapping[str, Dimension]
 
 
 def default_space(config: Config, given: Collection[str] = ()) -> dict[str, Dimension]:
-    """What is worth searching for this algorithm, but for what the user has `given`."""
+    """What is worth searching for this algorithm, except what the user has `given`."""
     temperature, alpha = getattr(config, "temperature", None), getattr(config, "alpha", None)
     space: dict[str, Dimension] = {"learning_rate": Range(3e-5, 3e-3, True, False)}
     space["batch_size"] = Choice((64, 128, 256, 512))
@@ -134,7 +134,7 @@ def _value(text: str) -> Any:
 
 
 def _checked(name: str, data: Mapping[str, Any], config: Config) -> Dimension:
-    """Of values that the config takes, and trials can be compared with."""
+    """The dimension, if the config accepts its values and trials with them can be compared."""
     if name in _FIXED:
         raise InputError(f"{name} cannot be searched: trials are compared at the same {name}")
     if "choices" in data:

@@ -142,7 +142,7 @@ class _Watch:
         self.hopeless = False
 
     def recall(self, evaluations: list[Evaluation]) -> None:
-        """Those that a run had before it was interrupted."""
+        """Report evaluations from before a run was interrupted."""
         for evaluation in evaluations:
             self._note(evaluation)
 
@@ -188,12 +188,12 @@ def _is_finished(folder: Path, config: Config) -> bool:
 
 
 def _score(evaluations: list[Evaluation]) -> float:
-    """One evaluation alone is noisy: the mean of the last ones."""
+    """The mean of the last evaluations, since a single one is noisy."""
     return float(np.mean([each.mean for each in evaluations[-_LAST:]]))
 
 
 def _settings(space: Space, params: dict[str, Any]) -> dict[str, Any]:
-    """Hyperparameters, of what Optuna has chosen."""
+    """The hyperparameters that Optuna has chosen."""
     found: dict[str, Any] = {}
     for name, dimension in space.items():
         value = params.get(name)
@@ -264,7 +264,7 @@ def _folder(out: Path, number: int) -> Path:
 
 
 def _clear(folder: Path) -> None:
-    """What only a run that goes on needs, and what takes nearly all the room."""
+    """Remove what only resuming needs: checkpoints and replay, which take nearly all the room."""
     for seed in sorted(folder.glob("seed-*")):
         for name in (layout.REPLAY, layout.CHECKPOINTS):
             if (seed / name).is_dir() and not (seed / name).is_symlink():
