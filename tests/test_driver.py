@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import os
 import signal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from implicitq import InputError, callbacks, events, progress
 from implicitq.configs import resolve
 from implicitq.events import Evaluated, Measured, Started, Stopped, Ticked
 from implicitq.progress import ProgressDisplay
+from implicitq.runs.folder import RunFolder
 from implicitq.types import Evaluation
 
 
@@ -89,6 +92,23 @@ def test_a_listener_that_raises_stops_the_run_after_a_checkpoint_and_is_named(sm
     agent = implicitq.resume(tmp_path / "run", trust_env=True)
     assert agent.step == 60
     agent.close()
+
+
+def test_a_sentence_of_a_listener_is_named_and_one_of_ours_stays_as_it_is(small, tmp_path, monkeypatch):
+    def refuse(*_: Any) -> None:
+        raise InputError("this will not do")
+
+    class Strict:
+        def on_event(self, event: events.Event) -> None:
+            refuse()
+
+    for listener, name in ((refuse, "refuse"), (functools.partial(refuse, 1), "refuse"), (Strict(), "Strict")):
+        with implicitq.make("iq", "toys:Toy-v0", **small) as agent:
+            with pytest.raises(InputError, match=f"^the listener {name} failed at step 0: this will not do$"):
+                agent.learn(listeners=[listener])
+    monkeypatch.setattr(RunFolder, "on_event", refuse)
+    with implicitq.make("iq", "toys:Toy-v0", **small) as agent, pytest.raises(InputError, match="^this will not do$"):
+        agent.learn(out=tmp_path / "run")
 
 
 def test_what_the_environment_raises_comes_through_and_the_others_hear_of_the_end(small):

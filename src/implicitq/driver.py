@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -97,12 +98,20 @@ def _why(audiences: Sequence[Audience]) -> Literal["asked", "failed"]:
 
 
 def _named(error: Exception, listener: AnyListener, event: Event) -> InputError:
-    if isinstance(error, InputError):
+    """With the name of the listener, but for a sentence of one that is an object of ours, which says what is wrong."""
+    ours = type(listener).__module__.startswith("implicitq.")
+    if ours and isinstance(error, InputError):
         return error
-    name = getattr(listener, "__name__", type(listener).__name__)
-    failure = InputError(f"the listener {name} failed at step {event.step}: {type(error).__name__}: {error}")
+    told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    failure = InputError(f"the listener {_name(listener)} failed at step {event.step}: {told}")
     failure.__cause__ = error
     return failure
+
+
+def _name(listener: Any) -> str:
+    if isinstance(listener, functools.partial):
+        return _name(listener.func)
+    return getattr(listener, "__name__", type(listener).__name__)
 
 
 @contextmanager
