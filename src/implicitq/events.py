@@ -6,12 +6,13 @@ False to ask the run to stop at the end of the step.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from implicitq.configs import Config
-from implicitq.types import Evaluation
+from implicitq.types import Evaluation, InputError
+from implicitq.validation import brief
 
 
 @dataclass(frozen=True)
@@ -78,3 +79,19 @@ class Listener(Protocol):
 
 
 AnyListener = Listener | Callable[[Event], bool | None]
+
+
+def as_listeners(name: str, given: Any) -> list[AnyListener]:
+    """The argument `name` of a user, one listener or several; what can hear no event is refused."""
+    several = isinstance(given, Iterable) and not isinstance(given, str) and not _can_hear(given)
+    found: list[Any] = list(given) if several else [given]
+    for each in found:
+        if not _can_hear(each):
+            raise InputError(
+                f"{name} must be a function of the event, an object with on_event, or a list of such, got {brief(each)}"
+            )
+    return found
+
+
+def _can_hear(listener: Any) -> bool:
+    return callable(getattr(listener, "on_event", listener))
