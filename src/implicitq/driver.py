@@ -26,7 +26,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Audience:
-    """All listeners of a run. One that raises hears no more; the others go on to the end of the step."""
+    """All listeners of a run. One that raises hears no more of it; the others go on to the end of the step."""
 
     def __init__(self, listeners: Iterable[AnyListener], agent: Any = None) -> None:
         """`agent` is who learns, for listeners that want to ask it."""
@@ -66,25 +66,25 @@ def drive_together(together: Together, until: int, audiences: Sequence[Audience]
     with _signals_noted() as signals:
         try:
             for trainer, audience in zip(together.trainers, audiences, strict=True):
-                audience.tell(Started(trainer.step, until, trainer.config, audience.agent))
+                audience.tell(Started(trainer.step, until, trainer.config, audience.agent, seed=trainer.config.seed))
             for events in together.run(until):
                 for number, event in events.items():
                     audiences[number].tell(event)
-                event = next(iter(events.values()))
+                first = next(iter(events.values()))
                 stop = signals or together.failures or any(audience.stop for audience in audiences)
-                if stop and isinstance(event, Ticked) and event.step < until:
-                    for number in events:
+                if stop and isinstance(first, Ticked) and first.step < until:
+                    for number, event in events.items():
                         if audiences[number].saved != event.step:
-                            audiences[number].tell(CheckpointDue(event.step))
+                            audiences[number].tell(CheckpointDue(event.step, seed=event.seed))
                     break
             together.raise_failures()
             reached = together.step >= until
-            for audience in audiences:
+            for trainer, audience in zip(together.trainers, audiences, strict=True):
                 why = "finished" if reached else "interrupted" if signals else _why(audiences)
-                audience.tell(Stopped(together.step, why))
+                audience.tell(Stopped(together.step, why, seed=trainer.config.seed))
         except BaseException:
             for trainer, audience in zip(together.trainers, audiences, strict=True):
-                audience.tell(Stopped(trainer.step, "failed"))
+                audience.tell(Stopped(trainer.step, "failed", seed=trainer.config.seed))
             raise
     for number, audience in enumerate(audiences):
         if audience.failure is not None:

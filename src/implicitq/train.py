@@ -125,6 +125,7 @@ class Trainer:
             if self.envs.masks is not None:
                 self._refuse_replay_beyond_memory(self.spec.mask_shape)
             self.replay.begin(np.ones(self.config.num_envs, bool), self._observations, self.envs.masks)
+        seed = self.config.seed
         while self.step < until:
             actions = yield self._draw(self._observations)
             assert actions is not None
@@ -137,16 +138,16 @@ class Trainer:
             if self.learner.calibrates and self._due(_CALIBRATE_EVERY):
                 self._calibrate()
             if self._due(self.config.log_every) or self.step >= until:
-                yield Measured(self.step, self._take_metrics())
+                yield Measured(self.step, self._take_metrics(), seed=seed)
             if self._due(self.config.eval_every) or self.step >= until:
                 evaluation = self.evaluate()
                 if self.best is None or evaluation.mean > self.best.mean:
                     shipped = self.learner.shipped.arrays()
                     self.best = Best(self.step, evaluation.mean, shipped, self.envs.statistics)
-                yield Evaluated(evaluation)
+                yield Evaluated(evaluation, seed=seed)
             if self._due(self.config.checkpoint_every) or self.step >= until:
-                yield CheckpointDue(self.step)
-            yield Ticked(self.step)
+                yield CheckpointDue(self.step, seed=seed)
+            yield Ticked(self.step, seed=seed)
 
     def evaluate(self) -> Evaluation:
         """Deterministic episodes with the current policy; changes nothing of the training."""
