@@ -7,7 +7,7 @@ them. Between two events the trainer is at a step boundary, where it can be save
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from implicitq.envs.statistics import Shared
 from implicitq.envs.vector import Step, TrainingEnvironments
 from implicitq.evaluate import Evaluator
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Ticked
-from implicitq.learner import REQUESTS, Draw, Learner, Request
+from implicitq.learner import Draw, Learner, Request
 from implicitq.machine import find_device
 from implicitq.replay import Episode, Replay
 from implicitq.types import Array, Evaluation, InputError
@@ -106,19 +106,11 @@ class Trainer:
         )
         machine.refuse_excess(f"replay_size {rows:,}", row * rows, row * min(rows, self.config.steps))
 
-    def run(self, until: int) -> Iterator[Event]:
-        """Train up to the environment step `until`, and evaluate at the end."""
-        steps = self.steps(until)
-        answer = None
-        while True:
-            try:
-                item = steps.send(answer)
-            except StopIteration:
-                return
-            answer = self.learner.answer(item) if isinstance(item, REQUESTS) else (yield item)
-
     def steps(self, until: int) -> Generator[Event | Request, tuple[Array, Array] | None, None]:
-        """The loop of `run`, which also gives out what it asks the learner for, and is to be sent the answers."""
+        """Train up to the environment step `until`, and evaluate at the end.
+
+        It gives out events, and what it asks the learner for, to which it is to be sent the answers.
+        """
         if self._observations is None:
             self._observations = self.envs.start()
             self._check_finite(self._observations, None)
