@@ -16,9 +16,9 @@ import pytest
 
 import implicitq
 from implicitq import compilation
-from implicitq.bench import growth, measure, parts, updates
+from implicitq.bench import growth, parts, updates
 from implicitq.bench.clock import Timing, by_turns
-from implicitq.bench.loop import WarmLoop
+from implicitq.bench.loop import WarmLoop, measure
 from implicitq.commands import bench as command
 from implicitq.commands import main as cli
 from implicitq.compilation import is_about_cache, use_cache
