@@ -206,6 +206,8 @@ class Agent:
 
     def extend(self, steps: int) -> None:
         """Plan for `steps` environment steps in total instead of `config.steps`; kept in the run folder."""
+        if steps == self.config.steps:
+            return  # or the run folder would be written to for nothing
         self.config = dataclasses.replace(self.config, steps=steps)
         if self._trainer is not None:
             self._trainer.config = self.config  # which listeners are told

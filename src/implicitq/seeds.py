@@ -168,6 +168,15 @@ def resume(directory: str | Path, env: EnvironmentSource | None = None, **option
         steps = {step for step in steps if step <= least}  # one of them had a damaged checkpoint
 
 
+def goes_on(agent: Agent | Seeds, steps: int) -> bool:
+    """Plan for `steps` environment steps in total, if some are ahead; if not, close what was resumed for nothing."""
+    if agent.step >= steps:
+        agent.close()
+        return False
+    agent.extend(steps)
+    return True
+
+
 def check_seeds(seeds: Any) -> list[int]:
     """Refuse what is no list of different seeds; a config says which numbers can be seeds."""
     found = list(seeds) if isinstance(seeds, Iterable) else []
