@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from implicitq import configs
-from implicitq.compilation import is_about_cache, use_cache
+from implicitq.compilation import show_warning, use_cache
 from implicitq.configs import Config
 from implicitq.runs.layout import has_run
 from implicitq.types import InputError
@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.5
 def main() -> None:
     parent, order = sys.argv[1:]
     threading.Thread(target=_follow, args=(int(parent),), daemon=True).start()
-    warnings.showwarning = _show_warning
+    warnings.showwarning = show_warning
     use_cache()
     try:
         code = work(**json.loads(order))
@@ -85,11 +85,6 @@ def _follow(parent: int) -> None:
 
 def _say(text: str) -> None:
     print(text, flush=True)  # the log is read while the run goes on
-
-
-def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
-    if not is_about_cache(str(message)):
-        print(f"warning: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":
