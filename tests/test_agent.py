@@ -18,7 +18,8 @@ import implicitq
 import toys
 from implicitq import InputError, seeds
 from implicitq.commands import main as cli
-from implicitq.events import Evaluated, Measured
+from implicitq.commands import train
+from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Started, Stopped, Ticked
 from implicitq.policies.base import bin_centres
 from implicitq.runs.layout import checkpoint_steps, read_evaluations
 from implicitq.runs.logs import read_metrics
@@ -521,6 +522,53 @@ def test_callbacks_hear_which_agent_an_event_is_of(small):
         assert {seed: len(done.returns) for seed, done in results.items()} == {3: 3, 0: 3}
     assert [each for each in heard if each[1] is Evaluated] == [(3, Evaluated, 40), (0, Evaluated, 40)]
     assert [each[0] for each in heard if each[1] is Measured] == [3, 0, 3, 0]
+
+
+def test_listeners_hear_all_seeds_and_every_event_says_which(small, tmp_path):
+    class Keeper:
+        def __init__(self) -> None:
+            self.heard: list[Event] = []
+
+        def on_event(self, event: Event) -> None:
+            self.heard.append(event)
+
+    keeper, ticked, best = Keeper(), [], tmp_path / "best.policy"
+    with implicitq.make("iq", TOY, seeds=SEEDS, **small) as group:
+        every = implicitq.callbacks.every(30, lambda event: ticked.append((event.seed, event.step)))
+        group.learn(70, listeners=[keeper, every, implicitq.callbacks.keep_best(best)])
+        kinds = {seed: [type(event) for event in keeper.heard if event.seed == seed] for seed in SEEDS}
+        assert kinds[3] == kinds[0]
+        assert {*kinds[3]} == {Started, Measured, Evaluated, CheckpointDue, Ticked, Stopped}
+        assert len(keeper.heard) == 2 * len(kinds[3])
+        assert ticked == [(3, 30), (0, 30), (3, 60), (0, 60)]
+        evaluations = [event for event in keeper.heard if isinstance(event, Evaluated)]
+        assert [(event.seed, event.step) for event in evaluations] == [(3, 40), (0, 40), (3, 70), (0, 70)]
+        winner = max(evaluations, key=lambda event: event.evaluation.mean)
+        kept = implicitq.load(best, trust_env=True)
+        assert (kept.config.seed, kept.step) == (winner.seed, winner.step)
+        assert group.learn(listeners=lambda event: event.seed != 0 or event.step < 85).step == 85
+
+
+def test_listeners_of_several_seeds_that_fail_or_cannot_hear_are_named(small, tmp_path):
+    def clumsy(*_: Any) -> None:
+        raise ZeroDivisionError("oh")
+
+    with implicitq.make("iq", TOY, seeds=SEEDS, **small) as group:
+        for wrong in ({"callback": 3}, {"listeners": [3]}):
+            with pytest.raises(InputError, match=rf"^{next(iter(wrong))} must be a function of the .*, got 3"):
+                group.learn(out=tmp_path / "out", **wrong)
+        assert group.directory is None
+        for given in ({"callback": clumsy}, {"listeners": clumsy}):
+            with pytest.raises(InputError, match=r"^seed 3: the listener clumsy failed at step \d: ZeroDiv.*: oh"):
+                group.learn(**given)
+
+
+def test_listeners_of_the_command_hear_several_seeds_too(small_flags, tmp_path, capsys):
+    heard = []
+    flags = ["iq", "--env", TOY, "--seeds", "3", "0", "--out", str(tmp_path / "out"), *small_flags, "--steps", "30"]
+    assert train.run(flags, [lambda event: heard.append((event.seed, type(event)))]) == 0
+    assert [seed for seed, kind in heard if kind is Evaluated] == [3, 0]
+    assert "std over seeds" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("wrong", [[], [0, 0], 3, ["0"], [True], [-1], "01"])

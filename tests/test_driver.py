@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import os
 import signal
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from implicitq import InputError, callbacks, events, progress
 from implicitq.configs import resolve
 from implicitq.events import Evaluated, Measured, Started, Stopped, Ticked
 from implicitq.progress import ProgressDisplay
+from implicitq.runs.folder import RunFolder
 from implicitq.types import Evaluation
 
 
@@ -91,6 +94,23 @@ def test_a_listener_that_raises_stops_the_run_after_a_checkpoint_and_is_named(sm
     agent.close()
 
 
+def test_a_sentence_of_a_listener_is_named_and_one_of_ours_stays_as_it_is(small, tmp_path, monkeypatch):
+    def refuse(*_: Any) -> None:
+        raise InputError("this will not do")
+
+    class Strict:
+        def on_event(self, event: events.Event) -> None:
+            refuse()
+
+    with implicitq.make("iq", "toys:Toy-v0", **small) as agent:
+        for listener, name in ((refuse, "refuse"), (functools.partial(refuse, 1), "refuse"), (Strict(), "Strict")):
+            with pytest.raises(InputError, match=rf"^the listener {name} failed at step \d: this will not do$"):
+                agent.learn(listeners=[listener])
+    monkeypatch.setattr(RunFolder, "on_event", refuse)
+    with implicitq.make("iq", "toys:Toy-v0", **small) as agent, pytest.raises(InputError, match=r"^this will not do$"):
+        agent.learn(out=tmp_path / "run")
+
+
 def test_what_the_environment_raises_comes_through_and_the_others_hear_of_the_end(small):
     heard = []
     agent = implicitq.make("iq", "toys:Breaks-v0", **small)
@@ -139,11 +159,25 @@ def test_several_callbacks_hear_the_same_beside_listeners(small):
     assert [type(event).__name__ for event in one].count("Ticked") == 30
 
 
-def test_what_cannot_be_called_is_no_callback(small):
+@pytest.mark.parametrize("argument", ["callback", "listeners"])
+@pytest.mark.parametrize("given", ["print", ["print"], [print, "print"]])
+def test_what_can_hear_no_event_is_refused_before_there_is_a_run_folder(argument, given, small, tmp_path):
+    accepted = "must be a function of the event, an object with on_event, or a list of such, got 'print'"
     agent = implicitq.make("iq", "toys:Toy-v0", **small)
-    with pytest.raises(InputError, match="callback must be a function of the event, or a list of such, got 'print'"):
-        agent.learn(callback=["print"])
+    with pytest.raises(InputError, match=f"^{argument} {accepted}$"):
+        agent.learn(out=tmp_path / "run", **{argument: given})
     agent.close()
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_listener_need_not_be_in_a_list_and_may_be_a_list_itself():
+    class Log(list):
+        def on_event(self, event: events.Event) -> None:
+            self.append(event)
+
+    log = Log([1])
+    assert events.as_listeners("listeners", log) == [log]
+    assert events.as_listeners("listeners", (log, print)) == [log, print]
 
 
 def test_stop_at_stops_when_the_return_is_reached_and_not_before():

@@ -16,12 +16,12 @@ import pytest
 
 import implicitq
 from implicitq import compilation
-from implicitq.bench import growth, measure, parts, updates
+from implicitq.bench import growth, parts, updates
 from implicitq.bench.clock import Timing, by_turns
-from implicitq.bench.loop import WarmLoop
+from implicitq.bench.loop import WarmLoop, measure
 from implicitq.commands import bench as command
 from implicitq.commands import main as cli
-from implicitq.compilation import is_about_cache, use_cache
+from implicitq.compilation import is_about_cache, show_warning, use_cache
 from implicitq.configs import resolve
 from implicitq.replay import Replay
 from implicitq.types import Spec
@@ -293,19 +293,25 @@ def test_other_warnings_are_not_about_the_cache(root):
     assert not is_about_cache("the training has diverged")
 
 
+def test_a_warning_is_one_plain_line_unless_it_is_about_the_cache(root, capsys):
+    use_cache()
+    for message in (READING, "\x1b[33mWARN: Overriding [b] :b:\x1b[0m"):  # as Gymnasium has it
+        show_warning(UserWarning(message), UserWarning, "file.py", 1)
+    assert capsys.readouterr() == ("", "warning: Overriding [b] :b:\n")
+
+
 def test_a_cached_function_gives_the_bits_of_a_fresh_one_and_a_broken_entry_does_no_harm(root):
     """One process: compiled, loaded from disk, and compiled again where all entries have lost their ends."""
     code = """
 import hashlib, json, os, pathlib, warnings
-from implicitq.compilation import use_cache
+from implicitq.compilation import show_warning, use_cache
 folder = use_cache()
 import jax, numpy as np
 import implicitq
-from implicitq.commands import main
 import toys
 hits = []
 jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
-warnings.showwarning = main._show_warning
+warnings.showwarning = show_warning
 
 def trained():
     jax.clear_caches()

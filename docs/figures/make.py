@@ -1,4 +1,4 @@
-"""The pictures of docs/index.md, adaptive.md, hyperparameters.md and reproduction.md, from the tables under benchmarks/.
+"""The pictures of index.md, adaptive.md, hyperparameters.md and reproduction.md, from the tables under benchmarks/.
 
 python docs/figures/make.py [FOLDER]
 """

@@ -21,7 +21,7 @@ from implicitq.envs.making import EnvironmentMaker, EnvironmentSource, is_object
 from implicitq.envs.statistics import Shared, Statistics
 from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.evaluate import Evaluator
-from implicitq.events import AnyListener
+from implicitq.events import AnyListener, as_listeners
 from implicitq.learner import Actor
 from implicitq.machine import find_device
 from implicitq.runs import hub, policy_file
@@ -117,7 +117,7 @@ class Agent:
         out: str | Path | None = None,
         track: Iterable[str] | None = None,
         callback: AnyListener | Iterable[AnyListener] = (),
-        listeners: Iterable[AnyListener] = (),
+        listeners: AnyListener | Iterable[AnyListener] = (),
     ) -> Agent:
         """Train for `steps` more environment steps; by default, up to `config.steps`.
 
@@ -128,15 +128,16 @@ class Agent:
         some before keeps them; an empty list ends that.
 
         A `callback`, or every one of a list, is a function that receives every event and stops the run by returning
-        False; see `implicitq.callbacks` for some. `listeners` are the same, as objects with `on_event`.
+        False; see `implicitq.callbacks` for some. `listeners` take the same. Both may be objects with `on_event`.
         """
         if self.together:
             raise InputError("this agent learns in step with other seeds; call learn of the Seeds that it belongs to")
         trainer, until = self.trainer, self.until(steps)
+        theirs = [*as_listeners("callback", callback), *as_listeners("listeners", listeners)]
         ours = self.begin(out, track)
         shown = display() if progress and until > trainer.step else []
         with self.closed_on_failure():
-            drive(trainer, until, [*ours, *_listed(callback), *listeners, *shown], self)
+            drive(trainer, until, [*ours, *theirs, *shown], self)
         return self
 
     @property
@@ -205,6 +206,8 @@ class Agent:
 
     def extend(self, steps: int) -> None:
         """Plan for `steps` environment steps in total instead of `config.steps`; kept in the run folder."""
+        if steps == self.config.steps:
+            return  # or the run folder would be written to for nothing
         self.config = dataclasses.replace(self.config, steps=steps)
         if self._trainer is not None:
             self._trainer.config = self.config  # which listeners are told
@@ -574,15 +577,6 @@ def display(runs: int = 1) -> list[AnyListener]:
     from implicitq.progress import ProgressDisplay  # needs rich, which those who only load and predict do without
 
     return [ProgressDisplay(runs=runs)]
-
-
-def _listed(callback: AnyListener | Iterable[AnyListener]) -> list[AnyListener]:
-    """One callback or several, as a list of listeners."""
-    found: list[Any] = list(callback) if isinstance(callback, Iterable) else [callback]
-    for each in found:
-        if not callable(getattr(each, "on_event", each)):
-            raise InputError(f"callback must be a function of the event, or a list of such, got {each!r}")
-    return found
 
 
 def _padded(rows: Array) -> Array:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -62,6 +63,13 @@ def is_about_cache(warning: str) -> bool:
                 if time.time() - path.stat().st_mtime > _BEING_WRITTEN:
                     path.unlink()
     return True
+
+
+def show_warning(message, category, filename, lineno, file=None, line=None) -> None:
+    """For `warnings.showwarning` in processes of ours: one line for the user, and none about the cache."""
+    if not is_about_cache(str(message)):
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", str(message)).removeprefix("WARN: ")  # Gymnasium's come coloured
+        print(f"warning: {plain}", file=sys.stderr)
 
 
 def _root() -> Path | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,7 +26,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Audience:
-    """All listeners of a run. One that raises hears no more; the others go on to the end of the step."""
+    """All listeners of a run. One that raises hears no more of it; the others go on to the end of the step."""
 
     def __init__(self, listeners: Iterable[AnyListener], agent: Any = None) -> None:
         """`agent` is who learns, for listeners that want to ask it."""
@@ -65,25 +66,25 @@ def drive_together(together: Together, until: int, audiences: Sequence[Audience]
     with _signals_noted() as signals:
         try:
             for trainer, audience in zip(together.trainers, audiences, strict=True):
-                audience.tell(Started(trainer.step, until, trainer.config, audience.agent))
+                audience.tell(Started(trainer.step, until, trainer.config, audience.agent, seed=trainer.config.seed))
             for events in together.run(until):
                 for number, event in events.items():
                     audiences[number].tell(event)
-                event = next(iter(events.values()))
+                first = next(iter(events.values()))
                 stop = signals or together.failures or any(audience.stop for audience in audiences)
-                if stop and isinstance(event, Ticked) and event.step < until:
-                    for number in events:
+                if stop and isinstance(first, Ticked) and first.step < until:
+                    for number, event in events.items():
                         if audiences[number].saved != event.step:
-                            audiences[number].tell(CheckpointDue(event.step))
+                            audiences[number].tell(CheckpointDue(event.step, seed=event.seed))
                     break
             together.raise_failures()
             reached = together.step >= until
-            for audience in audiences:
+            for trainer, audience in zip(together.trainers, audiences, strict=True):
                 why = "finished" if reached else "interrupted" if signals else _why(audiences)
-                audience.tell(Stopped(together.step, why))
+                audience.tell(Stopped(together.step, why, seed=trainer.config.seed))
         except BaseException:
             for trainer, audience in zip(together.trainers, audiences, strict=True):
-                audience.tell(Stopped(trainer.step, "failed"))
+                audience.tell(Stopped(trainer.step, "failed", seed=trainer.config.seed))
             raise
     for number, audience in enumerate(audiences):
         if audience.failure is not None:
@@ -97,12 +98,20 @@ def _why(audiences: Sequence[Audience]) -> Literal["asked", "failed"]:
 
 
 def _named(error: Exception, listener: AnyListener, event: Event) -> InputError:
-    if isinstance(error, InputError):
+    """With the name of the listener, but for a sentence of one that is an object of ours, which says what is wrong."""
+    ours = type(listener).__module__.startswith("implicitq.")
+    if ours and isinstance(error, InputError):
         return error
-    name = getattr(listener, "__name__", type(listener).__name__)
-    failure = InputError(f"the listener {name} failed at step {event.step}: {type(error).__name__}: {error}")
+    told = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    failure = InputError(f"the listener {_name(listener)} failed at step {event.step}: {told}")
     failure.__cause__ = error
     return failure
+
+
+def _name(listener: Any) -> str:
+    if isinstance(listener, functools.partial):
+        return _name(listener.func)
+    return getattr(listener, "__name__", type(listener).__name__)
 
 
 @contextmanager

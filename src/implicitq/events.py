@@ -1,21 +1,30 @@
 """What happens in a run, and who wants to know: the run folder, the progress display, a tracker, your own function.
 
 A listener is an object with `on_event(event)`, or a plain function of the event. It receives every event, and returns
-False to ask the run to stop at the end of the step.
+False to ask the run to stop at the end of the step. One that listens to several seeds, which learn in step, hears the
+events of all of them; `event.seed` says which one it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from implicitq.configs import Config
-from implicitq.types import Evaluation
+from implicitq.types import Evaluation, InputError
+from implicitq.validation import brief
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfRun:
+    """What all events have besides their `step`."""
+
+    seed: int | None = field(default=None, compare=False)  # of the run that it happens in; None if unknown
 
 
 @dataclass(frozen=True)
-class Started:
+class Started(_OfRun):
     """Training begins at `step`, or goes on from there, and is to end at `until`."""
 
     step: int  # environment steps trained before
@@ -25,7 +34,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(_OfRun):
     """Means since the last row of metrics; nan where there was nothing to average."""
 
     step: int  # environment steps so far
@@ -33,7 +42,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class Evaluated(_OfRun):
     """Whole episodes were played with the deterministic policy."""
 
     evaluation: Evaluation
@@ -45,21 +54,21 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
-class CheckpointDue:
+class CheckpointDue(_OfRun):
     """Whoever keeps the run should save it now."""
 
     step: int
 
 
 @dataclass(frozen=True)
-class Ticked:
+class Ticked(_OfRun):
     """One more step of every environment is done; follows all other events of the step."""
 
     step: int
 
 
 @dataclass(frozen=True)
-class Stopped:
+class Stopped(_OfRun):
     """The last event: the planned end, a listener that asked to stop, a signal such as Ctrl-C, or an error."""
 
     step: int  # environment steps so far
@@ -78,3 +87,19 @@ class Listener(Protocol):
 
 
 AnyListener = Listener | Callable[[Event], bool | None]
+
+
+def as_listeners(name: str, given: Any) -> list[AnyListener]:
+    """The argument `name` of a user, one listener or several; what can hear no event is refused."""
+    several = isinstance(given, Iterable) and not isinstance(given, str) and not _can_hear(given)
+    found: list[Any] = list(given) if several else [given]
+    for each in found:
+        if not _can_hear(each):
+            raise InputError(
+                f"{name} must be a function of the event, an object with on_event, or a list of such, got {brief(each)}"
+            )
+    return found
+
+
+def _can_hear(listener: Any) -> bool:
+    return callable(getattr(listener, "on_event", listener))

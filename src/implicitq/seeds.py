@@ -14,7 +14,7 @@ from implicitq.agent import Agent, InStep
 from implicitq.configs import Config
 from implicitq.driver import Audience, drive_together
 from implicitq.envs.making import EnvironmentSource
-from implicitq.events import Event
+from implicitq.events import AnyListener, Event, as_listeners
 from implicitq.machine import TOGETHER
 from implicitq.runs.layout import POLICY, checkpoint_steps, read_versions, seed_name, seeds_in
 from implicitq.stacking import Together
@@ -82,14 +82,23 @@ class Seeds:
         out: str | Path | None = None,
         track: Iterable[str] | None = None,
         callback: Callable[[Agent, Event], bool | None] | None = None,
+        listeners: AnyListener | Iterable[AnyListener] = (),
     ) -> Seeds:
         """Train all seeds for `steps` more environment steps each; by default, up to `config.steps`.
 
-        With `out`, the first call makes a run folder for every seed below it: out/seed-0, out/seed-1, ... A `callback`
-        receives every event of every agent, with the agent, and stops all by returning False. What stops one seed, such
-        as an environment that fails, stops all of them; the others have a checkpoint at the end of that step.
+        With `out`, the first call makes a run folder for every seed below it: out/seed-0, out/seed-1, ... `listeners`
+        are those of `Agent.learn`: each hears the events of all seeds, and `event.seed` says which seed it is. A
+        `callback` is a function of two arguments, the agent and its event. Both stop all seeds by returning False. What
+        stops one seed, such as an environment that fails, stops all of them; the others have a checkpoint at the end of
+        that step.
         """
         until = self.agents[0].until(steps)
+        if callback is not None and not callable(callback):
+            raise InputError(
+                f"callback must be a function of the agent and its event, got {brief(callback)}; listeners= takes "
+                "functions of the event alone"
+            )
+        shared = as_listeners("listeners", listeners)
         if out is not None:
             self._claim(Path(out))
         shown = agents.display(len(self.agents)) if progress and until > self.step else []
@@ -98,8 +107,8 @@ class Seeds:
             for agent in self.agents:
                 failed.enter_context(agent.closed_on_failure())
                 ours = agent.begin(None if out is None else Path(out) / seed_name(agent.config.seed), track)
-                others = [] if callback is None else [functools.partial(callback, agent)]
-                audiences.append(Audience([*ours, *others, *shown], agent))
+                own = [] if callback is None else [functools.partial(callback, agent)]
+                audiences.append(Audience([*ours, *own, *shared, *shown], agent))
             drive_together(self._together, until, audiences)
         return self
 
@@ -157,6 +166,15 @@ def resume(directory: str | Path, env: EnvironmentSource | None = None, **option
                 group.directory = directory
                 return group
         steps = {step for step in steps if step <= least}  # one of them had a damaged checkpoint
+
+
+def goes_on(agent: Agent | Seeds, steps: int) -> bool:
+    """Plan for `steps` environment steps in total, if some are ahead; if not, close what was resumed for nothing."""
+    if agent.step >= steps:
+        agent.close()
+        return False
+    agent.extend(steps)
+    return True
 
 
 def check_seeds(seeds: Any) -> list[int]:

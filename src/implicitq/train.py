@@ -7,7 +7,7 @@ them. Between two events the trainer is at a step boundary, where it can be save
 from __future__ import annotations
 
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from implicitq.envs.statistics import Shared
 from implicitq.envs.vector import Step, TrainingEnvironments
 from implicitq.evaluate import Evaluator
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Ticked
-from implicitq.learner import REQUESTS, Draw, Learner, Request
+from implicitq.learner import Draw, Learner, Request
 from implicitq.machine import find_device
 from implicitq.replay import Episode, Replay
 from implicitq.types import Array, Evaluation, InputError
@@ -106,25 +106,18 @@ class Trainer:
         )
         machine.refuse_excess(f"replay_size {rows:,}", row * rows, row * min(rows, self.config.steps))
 
-    def run(self, until: int) -> Iterator[Event]:
-        """Train up to the environment step `until`, and evaluate at the end."""
-        steps = self.steps(until)
-        answer = None
-        while True:
-            try:
-                item = steps.send(answer)
-            except StopIteration:
-                return
-            answer = self.learner.answer(item) if isinstance(item, REQUESTS) else (yield item)
-
     def steps(self, until: int) -> Generator[Event | Request, tuple[Array, Array] | None, None]:
-        """The loop of `run`, which also gives out what it asks the learner for, and is to be sent the answers."""
+        """Train up to the environment step `until`, and evaluate at the end.
+
+        It gives out events, and what it asks the learner for, to which it is to be sent the answers.
+        """
         if self._observations is None:
             self._observations = self.envs.start()
             self._check_finite(self._observations, None)
             if self.envs.masks is not None:
                 self._refuse_replay_beyond_memory(self.spec.mask_shape)
             self.replay.begin(np.ones(self.config.num_envs, bool), self._observations, self.envs.masks)
+        seed = self.config.seed
         while self.step < until:
             actions = yield self._draw(self._observations)
             assert actions is not None
@@ -137,16 +130,16 @@ class Trainer:
             if self.learner.calibrates and self._due(_CALIBRATE_EVERY):
                 self._calibrate()
             if self._due(self.config.log_every) or self.step >= until:
-                yield Measured(self.step, self._take_metrics())
+                yield Measured(self.step, self._take_metrics(), seed=seed)
             if self._due(self.config.eval_every) or self.step >= until:
                 evaluation = self.evaluate()
                 if self.best is None or evaluation.mean > self.best.mean:
                     shipped = self.learner.shipped.arrays()
                     self.best = Best(self.step, evaluation.mean, shipped, self.envs.statistics)
-                yield Evaluated(evaluation)
+                yield Evaluated(evaluation, seed=seed)
             if self._due(self.config.checkpoint_every) or self.step >= until:
-                yield CheckpointDue(self.step)
-            yield Ticked(self.step)
+                yield CheckpointDue(self.step, seed=seed)
+            yield Ticked(self.step, seed=seed)
 
     def evaluate(self) -> Evaluation:
         """Deterministic episodes with the current policy; changes nothing of the training."""

@@ -15,6 +15,7 @@ import toys
 from implicitq import InputError, algorithms, configs
 from implicitq.algorithms.base import adam
 from implicitq.configs import ALGORITHMS
+from implicitq.driver import drive
 from implicitq.envs import spaces
 from implicitq.envs.making import EnvironmentMaker
 from implicitq.events import Measured
@@ -211,8 +212,7 @@ def stored_actions(algorithm: str, toy: type[Toy], steps: int, **values) -> np.n
         add(actions, *rest)
 
     trainer.replay.add = watched  # type: ignore[method-assign]
-    for _ in trainer.run(steps):
-        pass
+    drive(trainer, steps)
     return np.concatenate(taken)
 
 

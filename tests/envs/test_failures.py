@@ -22,6 +22,7 @@ import implicitq
 import toys
 from implicitq import configs, video
 from implicitq.commands.main import run
+from implicitq.driver import drive
 from implicitq.envs.adapter import Adapter
 from implicitq.envs.making import EnvironmentFailed, EnvironmentMaker
 from implicitq.envs.vector import TRAINING, TrainingEnvironments, episode_seed
@@ -286,7 +287,7 @@ def test_one_that_fails_again_at_once_stops_the_run(call, small):
         pytest.warns(UserWarning, match="made anew"),
         pytest.raises(InputError, match=f"failed in {call}: .*, right after it was made anew"),
     ):
-        list(trainer.run(10))
+        drive(trainer, 10)
     trainer.close()
 
 
@@ -310,8 +311,7 @@ def trainer_of(source, small, **more) -> Trainer:
 @pytest.mark.filterwarnings("ignore:.*made anew")
 def test_nothing_wrong_enters_the_replay(at, n_step, small, tmp_path):
     trainer = trainer_of(functools.partial(toys.Clock, "raise", "step", at, tmp_path / "failed"), small, n_step=n_step)
-    for _ in trainer.run(120):
-        pass
+    drive(trainer, 120)
     assert trainer.envs.restarts == 1
     flags = trainer.replay._flags.reshape(2, -1)
     assert ((flags == 1) | (flags == 2)).sum() == 120  # every step of the count was made, and is there
@@ -331,8 +331,7 @@ def test_nothing_wrong_enters_the_replay(at, n_step, small, tmp_path):
 def test_the_episode_that_was_cut_bootstraps_from_the_last_observation_seen(small, tmp_path):
     source = functools.partial(toys.Clock, "raise", "step", 5, tmp_path / "failed")
     trainer = trainer_of(source, small, num_envs=1, min_replay=100)
-    for _ in trainer.run(7):
-        pass
+    drive(trainer, 7)
     rows = trainer.replay.rows(np.array([0]), trainer.replay.written)
     np.testing.assert_array_equal(rows["observations"][:, 1], [0, 1, 2, 3, 4, 0, 1, 2])
     np.testing.assert_array_equal(rows["flags"], [1, 1, 1, 1, 3, 1, 1, 1])  # steps, the last one seen, steps

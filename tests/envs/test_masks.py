@@ -16,6 +16,7 @@ import toys
 from implicitq import configs, machine
 from implicitq.algorithms import dqn
 from implicitq.commands.main import run
+from implicitq.driver import drive
 from implicitq.envs import masks
 from implicitq.envs.adapter import Adapter
 from implicitq.envs.making import EnvironmentMaker
@@ -118,8 +119,7 @@ def trainer_of(source, small, algorithm: str = "miq", **more) -> Trainer:
 @pytest.mark.parametrize("source", [toys.MaskedToy, toys.MethodToy])
 def test_every_mask_of_a_batch_is_that_of_its_observation(source, n_step, small):
     trainer = trainer_of(source, small, n_step=n_step, n_step_target="path", num_envs=2, warmup="uniform")
-    for _ in trainer.run(120):  # a forbidden action would have stopped it
-        pass
+    drive(trainer, 120)  # a forbidden action would have stopped it
     batch = trainer.replay.sample(2_000)
     np.testing.assert_array_equal(batch.mask[:, 0], toys.allowed_by(batch.observation))
     goes_on = batch.discount > 0
@@ -137,8 +137,7 @@ def test_every_mask_of_a_batch_is_that_of_its_observation(source, n_step, small)
 def test_a_mask_takes_a_bit_for_every_choice_and_without_masks_there_is_nothing(small):
     masked, plain = (trainer_of(source, small) for source in (toys.MethodToy, toys.MultiDiscreteToy))
     for trainer in (masked, plain):
-        for _ in trainer.run(20):
-            pass
+        drive(trainer, 20)
         trainer.close()
     assert masked.replay.rows(np.array([0]), np.array([9]))["masks"].shape == (9, 2)  # 2 x 5 bits
     assert list(plain.replay.rows(np.array([0]), np.array([9]))) == ["observations", "actions", "rewards", "flags"]
@@ -151,7 +150,7 @@ def test_masks_count_as_memory_of_the_replay(small, monkeypatch):
     monkeypatch.setattr(machine, "available", lambda: Memory(machine=10**9, limit=18_500_000, free=10**6))
     trainer = trainer_of(toys.MaskedToy, small, replay_size=10**6, steps=10**6)
     with pytest.raises(InputError, match=r"replay_size 1,000,000 would take 19.0 MB of memory"):
-        next(trainer.run(10))
+        drive(trainer, 10)
     trainer.close()
 
 
@@ -189,8 +188,7 @@ def test_an_environment_that_is_made_anew_brings_its_own_mask(small, tmp_path):
 
     source = functools.partial(Breaks, "raise", "step", 25, tmp_path / "failed")
     trainer = trainer_of(source, small, num_envs=2, on_env_error="restart")
-    for _ in trainer.run(120):
-        pass
+    drive(trainer, 120)
     batch = trainer.replay.sample(2_000)
     assert trainer.envs.restarts == 1
     np.testing.assert_array_equal(batch.mask[:, 0], toys.allowed_by(batch.observation))

@@ -275,7 +275,7 @@ def test_the_live_table_shows_runs_and_the_time_left(tmp_path, small_plan):
     run = small_plan.runs[0]
     folder = write_run(tmp_path, run, 1.0, until=5_000)
     (folder / "timing.csv").write_text("step,wall_seconds,cpu_seconds\n1000,10.0,10.0\n5000,50.0,50.0\n")
-    (folder / "metrics.csv").write_text("step,episodes,updates,episode_return,loss\n4000,1,1,12.25,0\n5000,1,1,nan,0\n")
+    (folder / "metrics.csv").write_text("step,loss,episode_return,episodes\n4000,0,12.25,1\n5000,0,nan,1\n")
     for width, name in ((120, run.folder), (80, run.folder[-20:])):
         console = Console(force_terminal=True, width=width, record=True, file=io.StringIO())
         with Live(console, 2, 1) as live:

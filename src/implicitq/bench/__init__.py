@@ -3,6 +3,5 @@
 Machines are noisy: whatever is compared is measured in turn, several times, and the median counts.
 """
 
-from implicitq.bench.loop import measure
-
-__all__ = ["measure"]
+PARTS = ("updates", "loop", "predict", "replay", "checkpoint", "start")
+"""What `everything.measure_parts` can measure; here, so that help needs no JAX."""

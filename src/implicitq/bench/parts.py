@@ -152,4 +152,4 @@ def watched(run: Callable[..., Any], arguments: list[str]) -> None:
             print(json.dumps({**found, **{kind: taken[kind] for kind in kinds}}), flush=True)
             os._exit(0)  # the rest of the run is of no interest
 
-    run([*arguments, "--min-replay", str(WARM_UP), "--num-envs", "1"], callback=clock)
+    run([*arguments, "--min-replay", str(WARM_UP), "--num-envs", "1"], listeners=[clock])

@@ -10,6 +10,7 @@ from typing import Any, Generic
 
 from rich.table import Table
 
+from implicitq.bench import PARTS
 from implicitq.commands.display import console, error_console, table
 from implicitq.commands.parsing import C, Cache, Hyperparameters, parse_with_config
 from implicitq.compilation import use_cache
@@ -17,8 +18,6 @@ from implicitq.configs import Config
 from implicitq.types import InputError
 from implicitq.validation import nearest, require
 
-PARTS = ("updates", "loop", "predict", "replay", "checkpoint", "start")
-_QUICK_SHAPES = ("Pendulum-v1", "HalfCheetah-v5")
 _START = """
 from implicitq.compilation import use_cache
 use_cache()  # before JAX is imported, as the command would
@@ -67,63 +66,15 @@ def run(arguments: list[str]) -> int:
 
 
 def _measure(options: Options[Config], tell: Callable[[str], None]) -> dict[str, Any]:
-    from implicitq.machine import versions
+    from implicitq.bench import everything
 
-    measured = {"growth": _growth(options, tell)} if options.growth else _parts(options, tell)
-    return {**measured, "versions": versions()}
-
-
-def _parts(options: Options[Config], tell: Callable[[str], None]) -> dict[str, Any]:
-    from implicitq.bench import measure, parts
-    from implicitq.bench.loop import WarmLoop
-
-    config, repeats, found = options.config, options.repeats, {}
-    about = f"{config.algorithm} on {config.env}"
-    if "updates" in options.parts:
-        found["updates"] = _updates(options, tell)
-    if "loop" in options.parts:
-        tell(f"the training loop of {about}")
-        found["loop"] = measure(config, steps=options.steps_per_repeat, repeats=repeats)
-    if "predict" in options.parts:
-        tell(f"predict of {about}")
-        found["predict"] = parts.predict_of(config, repeats)
-    if "replay" in options.parts:
-        tell("the replay")
-        found["replay"] = parts.measure_replay(config, repeats)
-    if "checkpoint" in options.parts:
-        tell(f"checkpoints of {about}")
-        loop = WarmLoop(config, filled=500, updated=50)
-        found["checkpoint"] = parts.measure_checkpoint(loop, loop.seconds(options.steps_per_repeat), repeats)
-        loop.close()
-    if "start" in options.parts:
-        tell(f"the start of {about}")
-        command = [config.algorithm, "--env", config.env, "--hidden", *map(str, config.hidden)]
-        found["start"] = parts.measure_start(_START.format(command), min(repeats, 3))
-    return found
-
-
-def _updates(options: Options[Config], tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    from implicitq.bench import updates
-
-    found = []
-    names = tuple(dict.fromkeys((*updates.ALGORITHMS, options.config.algorithm)))
-    for env in _QUICK_SHAPES if options.quick else updates.SHAPES:
-        for name in names:
-            tell(f"updates of {name} on {env}")
-            config = updates.config_like(options.config, name, env)
-            found.append(updates.measure_updates(config, updates.spec_of_shape(env), options.repeats))
-    return found
-
-
-def _growth(options: Options[Config], tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    from implicitq.bench.growth import measure_growth
-    from implicitq.bench.updates import SHAPES, spec_of_shape
-
-    if options.config.env not in SHAPES:
-        raise InputError(f"--growth knows the sizes of {', '.join(SHAPES)}, got {options.config.env}")
-    spec = spec_of_shape(options.config.env)
-    rows = measure_growth(options.config, spec, options.repeats, options.quick, tell)
-    return [row._asdict() for row in rows]
+    config, effort = options.config, {"repeats": options.repeats, "quick": options.quick, "tell": tell}
+    if options.growth:
+        return everything.measure_all_growth(config, **effort)
+    command = [config.algorithm, "--env", config.env, "--hidden", *map(str, config.hidden)]
+    return everything.measure_parts(
+        config, options.parts, _START.format(command), steps=options.steps_per_repeat, **effort
+    )
 
 
 def _tables(found: dict[str, Any]) -> list[Table]:

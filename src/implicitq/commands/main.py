@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import signal
 import sys
 import warnings
 from collections.abc import Sequence
 
 from implicitq import __version__
-from implicitq.compilation import is_about_cache
+from implicitq.compilation import show_warning
 
 # Name -> summary. The module of the same name is imported when its command is run, so that help is instant.
 COMMANDS = {
@@ -40,7 +39,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; gives the exit code. Only what the command needs is imported, for a fast start."""
-    warnings.showwarning = _show_warning
+    warnings.showwarning = show_warning
     name, *rest = arguments or ["--help"]
     try:
         if name == "--version":
@@ -98,16 +97,6 @@ def _fail(message: str) -> int:
 
     error_console.print(f"error: {message}")
     return 2
-
-
-def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
-    if is_about_cache(str(message)):
-        return
-
-    from implicitq.commands.display import error_console
-
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(message)).removeprefix("WARN: ")  # Gymnasium's come coloured
-    error_console.print(f"warning: {plain}")
 
 
 if __name__ == "__main__":

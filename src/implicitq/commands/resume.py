@@ -68,8 +68,7 @@ def run(arguments: list[str]) -> int:
         **changed,
     )
     planned = _config(options.directory).steps if options.steps is None else options.steps
-    if agent.step >= planned:
-        agent.close()
+    if not several.goes_on(agent, planned):
         if options.steps is not None:
             raise InputError(
                 f"--steps is the new total and must be more than the {agent.step:,} that {options.directory} has, "
@@ -78,8 +77,6 @@ def run(arguments: list[str]) -> int:
         raise InputError(
             f"{options.directory} is finished at step {agent.step:,}; to train on, give --steps with more than that"
         )
-    if options.steps is not None:
-        agent.extend(options.steps)
     console.print(f"resuming {options.directory} at step {agent.step:,} of {planned:,}")
     if changed:
         console.print(f"with other settings from here on: {', '.join(f'{k} {v}' for k, v in changed.items())}")

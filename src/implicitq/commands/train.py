@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
@@ -57,8 +58,8 @@ class Options(Generic[C]):
     ] = None
 
 
-def run(arguments: list[str], callback: AnyListener | tuple[()] = ()) -> int:
-    """`callback` receives every event of the run; not with --seeds."""
+def run(arguments: list[str], listeners: Iterable[AnyListener] = ()) -> int:
+    """`listeners` hear every event, of all seeds."""
     options = parse_with_config(Options, "train", "Train", "Pendulum-v1", arguments)
     config, seeds = options.config, options.seeds
     if seeds is not None and any(word.split("=")[0] == "--seed" for word in arguments):
@@ -82,24 +83,21 @@ def run(arguments: list[str], callback: AnyListener | tuple[()] = ()) -> int:
     told = f"seed {config.seed}" if seeds is None else f"seeds {' '.join(map(str, seeds))}"
     console.print(f"{config.algorithm} on {config.env}, {told}, {config.steps:,} steps", style="bold")
     console.print(f"{describe_preset(config)}\nrun folder: {out}")
-    return learn(agent, out, options.track, callback)
+    return learn(agent, out, options.track, listeners)
 
 
 def learn(
     agent: Agent | Seeds,
     out: Path | None,
     track: tuple[str, ...] | None = None,
-    callback: AnyListener | tuple[()] = (),
+    listeners: Iterable[AnyListener] = (),
 ) -> int:
     """Train to the planned end, and say what came out and what to do next; gives the exit code."""
     from implicitq.driver import Interrupted
     from implicitq.seeds import Seeds
 
     try:
-        if isinstance(agent, Seeds):
-            agent.learn(progress=True, out=out, track=track)
-        else:
-            agent.learn(progress=True, out=out, track=track, callback=callback)
+        agent.learn(progress=True, out=out, track=track, listeners=listeners)
     except Interrupted as stop:
         console.print(f"stopped at step {stop.step:,}; nothing is lost. Go on with: implicitq resume {agent.directory}")
         return 128 + stop.signal_number

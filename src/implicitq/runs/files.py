@@ -13,8 +13,10 @@ import os
 import re
 import reprlib
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import safetensors
@@ -42,25 +44,32 @@ def require_plain(path: Path) -> None:
 def read_bytes(path: Path, most: int = LARGEST_TABLE) -> bytes:
     """The whole content of a plain file that is no link; never waits, as a pipe would have it, nor fills the memory."""
     require_plain(path)
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-    with open(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError("it is not a plain file")
-        content = file.read(most + 1)
+    content = read_start(path, most + 1)
     if len(content) > most:
         raise OSError(f"it is larger than {most >> 20} MB, the most that is read")
     return content
 
 
+def read_start(path: Path, most: int) -> bytes:
+    """The first bytes of a plain file that is no link."""
+    with _open_plain(path) as file:
+        return file.read(most)
+
+
 def read_end(path: Path, most: int) -> bytes:
     """The last bytes of a plain file that is no link."""
+    with _open_plain(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        return file.read(most)
+
+
+@contextmanager
+def _open_plain(path: Path) -> Iterator[BinaryIO]:
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     with open(handle, "rb") as file:
-        size = os.fstat(handle).st_size
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError("it is not a plain file")
-        file.seek(max(0, size - most))
-        return file.read(most)
+        yield file
 
 
 def parse_json(content: bytes) -> Any:

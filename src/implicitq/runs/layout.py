@@ -17,7 +17,15 @@ import numpy as np
 from implicitq import configs
 from implicitq.configs import Config
 from implicitq.runs import manifests, settings
-from implicitq.runs.files import LARGEST_JSON, LARGEST_RETURN, LARGEST_STEP, parse_json, read_bytes, read_end
+from implicitq.runs.files import (
+    LARGEST_JSON,
+    LARGEST_RETURN,
+    LARGEST_STEP,
+    parse_json,
+    read_bytes,
+    read_end,
+    read_start,
+)
 from implicitq.runs.settings import RunConfig
 from implicitq.types import Array, Evaluation, InputError
 
@@ -44,7 +52,7 @@ LOGS = (METRICS, EVALUATIONS)
 TRACES = (CONFIG, EVALUATIONS, VERSIONS, CHECKPOINTS)
 """Any of these makes a folder that of a run."""
 
-_RETURN_COLUMN = 3  # of metrics.csv, after step, episodes and updates
+_HEADER = 10_000  # bytes, in which the columns begin that are looked for by name
 _SUMMARY = ("step", "mean_return", "std_return", "mean_length")
 
 
@@ -293,11 +301,11 @@ def progress_of(folder: Path, first_update: int = 0) -> Progress:
 
     The rate is that of the steps from `first_update` on: those before, which learn nothing, are much faster.
     """
-    clocks = _last_rows(folder / TIMING, 8)
-    scores = _last_rows(folder / EVALUATIONS, 1)
+    clocks = _last_rows(folder / TIMING, b"wall_seconds", 8)
+    scores = _last_rows(folder / EVALUATIONS, b"mean_return", 1)
     step = int(clocks[-1][0]) if clocks else 0
     score = scores[-1][1] if scores else None
-    returns = [value for _, value in _last_rows(folder / METRICS, 8, _RETURN_COLUMN)]
+    returns = [value for _, value in _last_rows(folder / METRICS, b"episode_return", 8)]
     clocks = [row for row in clocks if row[0] >= first_update]
     rate = None
     if len(clocks) > 1:
@@ -306,9 +314,10 @@ def progress_of(folder: Path, first_update: int = 0) -> Progress:
     return Progress(max(step, int(scores[-1][0]) if scores else 0), rate, score, returns[-1] if returns else None)
 
 
-def _last_rows(path: Path, count: int, column: int = 1) -> list[tuple[float, float]]:
-    """The first number and that of the column, of those of the last whole rows where both are finite."""
+def _last_rows(path: Path, name: bytes, count: int) -> list[tuple[float, float]]:
+    """The step and the number in the column of that name, of those of the last whole rows where both are finite."""
     try:
+        column = read_start(path, _HEADER).split(b"\n", 1)[0].split(b",").index(name)
         lines = read_end(path, 2_000 * count).split(b"\n")[1:-1]  # the first is cut, or the header
         cells = [line.split(b",", column + 1) for line in lines[-count:]]
         rows = [(float(row[0]), float(row[column])) for row in cells]

@@ -255,7 +255,7 @@ def _measured_rate(run: PlannedRun) -> float:
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {min(before)})
     try:
-        from implicitq.bench import measure
+        from implicitq.bench.loop import measure
 
         config = dataclasses.replace(run.config(), replay_size=max(run.config().replay_size, _LEAST_REPLAY))
         done: dict[str, Any] = measure(config, steps=_TRIAL_STEPS, repeats=_TRIALS)

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from implicitq import configs
-from implicitq.compilation import is_about_cache, use_cache
+from implicitq.compilation import show_warning, use_cache
 from implicitq.configs import Config
+from implicitq.runs.layout import has_run
 from implicitq.types import InputError
 from implicitq.validation import sentence
 
@@ -30,7 +31,7 @@ _POLL_SECONDS = 0.5
 def main() -> None:
     parent, order = sys.argv[1:]
     threading.Thread(target=_follow, args=(int(parent),), daemon=True).start()
-    warnings.showwarning = _show_warning
+    warnings.showwarning = show_warning
     use_cache()
     try:
         code = work(**json.loads(order))
@@ -61,18 +62,16 @@ def work(folder: str, config: dict[str, Any], inexact: bool) -> int:
 def _agent(folder: Path, config: Config, inexact: bool) -> Agent:
     """The agent, untrained or at its newest checkpoint, with as many steps ahead as are planned now."""
     from implicitq.agent import from_config, resume
+    from implicitq.seeds import goes_on
 
-    if not (folder / "config.json").is_file():
+    if not has_run(folder):
         agent = from_config(config)
         _say(f"{config.algorithm} on {config.env}, seed {config.seed}, {config.steps:,} steps in {folder}")
         return agent
     agent = resume(folder, config.env, inexact=inexact)
     steps = max(agent.config.steps, config.steps)
-    if agent.step >= steps:
-        agent.close()
+    if not goes_on(agent, steps):
         raise InputError(f"{folder} is at its last step, {agent.step:,}, but its files do not show a finished run")
-    if steps > agent.config.steps:
-        agent.extend(steps)
     _say(f"resuming {folder} at step {agent.step:,} of {steps:,}")
     return agent
 
@@ -86,11 +85,6 @@ def _follow(parent: int) -> None:
 
 def _say(text: str) -> None:
     print(text, flush=True)  # the log is read while the run goes on
-
-
-def _show_warning(message, category, filename, lineno, file=None, line=None) -> None:
-    if not is_about_cache(str(message)):
-        print(f"warning: {message}", file=sys.stderr)
 
 
 if __name__ == "__main__":

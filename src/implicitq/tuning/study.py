@@ -127,7 +127,7 @@ def _score_of(out: Path, plan: Plan, trial: optuna.Trial, settings: dict[str, An
     scores: list[float] = []
     for number in range(plan.seeds):
         config = configs.changed(plan.config, **settings, seed=(plan.config.seed + number) % 2**32)
-        folder = refuse_links(out, _folder(out, trial.number) / f"seed-{number}")
+        folder = refuse_links(out, _folder(out, trial.number) / layout.seed_name(number))
         scores.append(_score(_train(folder, config, _Watch(trial, number * config.steps, scores), progress)))
     return float(np.mean(scores))
 
@@ -265,7 +265,7 @@ def _folder(out: Path, number: int) -> Path:
 
 def _clear(folder: Path) -> None:
     """Remove what only resuming needs: checkpoints and replay, which take nearly all the room."""
-    for seed in sorted(folder.glob("seed-*")):
+    for run in layout.run_folders(folder):
         for name in (layout.REPLAY, layout.CHECKPOINTS):
-            if (seed / name).is_dir() and not (seed / name).is_symlink():
-                shutil.rmtree(seed / name)
+            if (run / name).is_dir() and not (run / name).is_symlink():
+                shutil.rmtree(run / name)
