@@ -23,7 +23,7 @@ from implicitq.train import Trainer
 _NEVER = 10**9
 _PARTS = {  # of a training step -> where in a trainer, and the methods that take its time
     "environment": ("envs", ("step", "next_episodes")),
-    "policy": ("learner.newest", ("sample", "uniform")),
+    "policy": ("learner.newest", ("explore", "uniform")),
     "replay": ("replay", ("add", "begin", "sample")),
     "update": ("learner", ("update",)),
 }
