@@ -42,7 +42,7 @@ STEPS = "a whole number from 1 to 2000000000"
         ("hidden", 512, "whole numbers"),
         ("normalize_observations", 1, "True or False"),
         ("vectorization", "fork", "'sync' or 'async'"),
-        ("preset", "best", "'paper' or 'none' or 'file'"),
+        *[("preset", word, "'paper', 'none' or the path of a .toml or .json file") for word in ("best", "file")],
         ("temperature", 0, "a positive number or 'auto'"),
         ("temperature", -1.0, "a positive number or 'auto'"),
         ("temperature", float("nan"), "a number or 'auto' or None"),

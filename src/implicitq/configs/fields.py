@@ -6,11 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
+from implicitq.configs.preset_files import ACCEPTED, FILE
 from implicitq.types import ActionKind, InputError
 from implicitq.validation import check_types, require
 
 HIDDEN: Any = "no flag"
 """Marks fields that are no flags. `commands.parsing` puts the mark of its parser here, so that configs need none."""
+FLAG: Any = dict
+"""Makes marks that say more of a flag than its comment can; that of the parser is put here too."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,7 @@ class Config:
     env: str = "Pendulum-v1"  # Gymnasium id of the task.
     steps: int = 1_000_000  # Environment steps to train for.
     seed: int = 0  # Fixes all that is random: networks, exploration, replay, episodes.
-    preset: Literal["paper", "none", "file"] = "paper"
+    preset: Annotated[str, FLAG(metavar="paper|none|FILE")] = "paper"
     """Settings of the task. paper: those of known tasks; none: one setting for all; or the path of a preset file."""
     discount: float = 0.99  # gamma: how much a reward counts that comes one step later.
     target_update: float = 0.005  # lambda: target <- (1 - lambda) target + lambda online, after every update.
@@ -54,6 +57,7 @@ class Config:
 
     def __post_init__(self) -> None:
         check_types(self)
+        require(self, "preset", self.preset in ("paper", "none", FILE), ACCEPTED)
         for name in ("replay_size", "min_replay", "eval_every", "checkpoint_every", "log_every"):
             require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
         bounds = {"steps": 2 * 10**9, "batch_size": 10**6, "eval_episodes": 10**5, "n_step": 10**4, "num_envs": 10**4}

@@ -11,7 +11,9 @@ from implicitq.types import InputError
 from implicitq.validation import brief, nearest
 
 FILE = "file"
-"""What a config remembers of a preset from a file; its values are in the config."""
+"""What a config remembers of a preset from a file; its values are in the config. Nobody can ask for it."""
+ACCEPTED = "'paper', 'none' or the path of a .toml or .json file"
+"""What one can ask for."""
 
 RESERVED = ("algorithm", "env", "seed", "preset")
 _KNOWN = ("algorithm", "settings", "about")
