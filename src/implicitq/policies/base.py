@@ -44,7 +44,10 @@ class Distribution(Protocol):
 
 
 class FactoredDistribution(Distribution, Protocol):
-    """A distribution whose geometric means are in closed form, as ensembles need them."""
+    """A distribution whose geometric means are in closed form, as ensembles need them.
+
+    All its arrays have the batch first, since an ensemble puts parts of batches together: [B, ...].
+    """
 
     def pool(self, others: Sequence[Self]) -> tuple[Self, jax.Array]:
         """pi_bar = prod_i pi_i^(1/M) / Z over this one and the others, and ln Z: [B]."""
@@ -72,7 +75,10 @@ def restricted(distribution: Distribution, mask: jax.Array | None) -> Distributi
 
 
 class Policy(Protocol):
-    """A network that gives a distribution, and the meaning of its actions."""
+    """A network that gives a distribution, and the meaning of its actions.
+
+    Some have more, as their `PolicyEntry` tells: `nearby` of `ChoicePolicy`, `rescaled` of `MulticategoricalPolicy`.
+    """
 
     def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Distribution:
         """pi(.|s) for acting, and for targets: [B, O]."""
