@@ -129,6 +129,32 @@ class NetworkPolicy(eqx.Module):
         return self.distribution(outputs, temperature), noted
 
 
+class DensityPolicy(NetworkPolicy):
+    """What is common to all policies whose ln pi is that of a density on [-1, 1]: actions are stored as they are."""
+
+    @property
+    def entropy_goal(self) -> float:
+        """-1 per dimension, as for SAC."""
+        return -1.0
+
+    @property
+    def most_entropy(self) -> float:
+        """That of uniform actions between the bounds."""
+        return math.log(2)
+
+    @property
+    def action_dtype(self) -> np.dtype:
+        return np.dtype(np.float32)
+
+    def decode(self, action: jax.Array) -> jax.Array:
+        """Stored action -> agent coordinates: the same."""
+        return action
+
+    def encode(self, coordinates: jax.Array) -> jax.Array:
+        """Agent coordinates -> stored action: the same."""
+        return coordinates
+
+
 def bin_centres(bins: int) -> Array:
     """App. B.2 for the interval [-1, 1]: delta_j = delta_0 + 2 j / n with delta_0 = -1 + 1 / n. Gives [N]."""
     return (-1 + 1 / bins + 2 * np.arange(bins) / bins).astype(np.float32)
