@@ -224,6 +224,7 @@ def test_a_space_is_read_from_words_or_a_file(tmp_path):
         ("bins=5", "bins needs at least two different choices"),
         ("bins=5,1", "bins must be a whole number from 2 to 65536"),
         ("seed=1,2", "seed cannot be searched"),
+        ("env_timeout=1..9", "env_timeout cannot be searched"),
         ("missing.toml", "missing.toml cannot be read"),
     ],
 )

@@ -16,6 +16,7 @@ ACCEPTED = "'paper', 'none' or the path of a .toml or .json file"
 """What one can ask for."""
 
 RESERVED = ("algorithm", "env", "seed", "preset")
+"""What says which run it is: no file of settings has these, and no run changes them."""
 _KNOWN = ("algorithm", "settings", "about")
 _LARGEST = 1 << 20  # bytes
 

@@ -136,7 +136,7 @@ def settings_table(path: Path, key: str, value: Any) -> dict[str, Any]:
     """Hyperparameters as a file gives them; whether an algorithm takes them is seen with its config."""
     if not isinstance(value, dict):
         raise InputError(f"{path}: {key} must be a table of hyperparameters, got {reprlib.repr(value)}")
-    reserved = {"algorithm", "env", "seed", "preset"} & set(value)
+    reserved = set(configs.RESERVED) & set(value)
     if reserved:
         raise InputError(f"{path}: {key} cannot set {', '.join(sorted(reserved))}, which the sweep sets")
     return {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}

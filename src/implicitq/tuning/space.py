@@ -13,12 +13,11 @@ from typing import Any
 
 from implicitq import configs
 from implicitq.configs import Config, SACConfig
+from implicitq.runs.settings import SCALE
 from implicitq.types import InputError
 from implicitq.validation import brief, nearest
 
-_FIXED = frozenset(
-    {"algorithm", "env", "preset", "seed", "steps", "eval_every", "eval_episodes", "checkpoint_every", "log_every"}
-)  # with several of these, trials could not be compared, or nothing is learnt from them
+_FIXED = {*configs.RESERVED, *SCALE}  # with several of these, trials could not be compared, or nothing differs
 _WIDE = 20  # from this ratio of the ends on, a range is searched by orders of magnitude
 _LARGEST = 1 << 20  # bytes of a file
 
@@ -84,7 +83,7 @@ def read_space(words: Sequence[str], config: Config) -> dict[str, Dimension]:
                 f"space is a .toml file, or words such as learning_rate=1e-5..1e-3 and bins=5,11,21, got {brief(word)}"
             )
         name = name.removeprefix("--").replace("-", "_")
-        space[name] = _checked(name, _of_text(name, text), config)
+        space[name] = _checked(name, _of_text(text), config)
     return space
 
 
@@ -114,7 +113,7 @@ def _of_table(where: str, data: Any) -> dict[str, Any]:
     return data
 
 
-def _of_text(name: str, text: str) -> dict[str, Any]:
+def _of_text(text: str) -> dict[str, Any]:
     if ".." in text:
         low, _, high = text.partition("..")
         return {"low": _value(low), "high": _value(high)}
