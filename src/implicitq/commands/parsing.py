@@ -19,7 +19,7 @@ from implicitq.compilation import VARIABLE
 from implicitq.configs import fields
 from implicitq.configs.preset_files import is_path
 from implicitq.runs.hub import is_address
-from implicitq.sweeps.suites import DESCRIPTIONS
+from implicitq.sweeps.suites import SUITES
 from implicitq.types import InputError
 from implicitq.validation import ALIASES, module_of
 
@@ -39,7 +39,7 @@ PolicySource = Annotated[
         help="Run folder, policy file, or policy on the Hugging Face Hub (hf://owner/name).",
     ),
 ]
-_SUITES = "; ".join(f"{name}: {text}" for name, text in DESCRIPTIONS.items())
+_SUITES = "; ".join(f"{suite.name}: {suite.summary}" for suite in SUITES.values())
 TrustSuite = Annotated[
     bool, tyro.conf.arg(help="Make the tasks that a suite's file names, also if that runs a module (module:Id).")
 ]

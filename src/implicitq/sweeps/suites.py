@@ -28,6 +28,7 @@ class Suite:
     settings: Settings = field(default_factory=dict)  # hyperparameters of all runs
     task_settings: Mapping[str, Settings] = field(default_factory=dict)  # of the runs on one task; these win
     algorithms: tuple[str, ...] | None = None  # only these of a study; None: all of them
+    summary: str = ""  # for the help, of those that have a name
 
     def settings_on(self, task: str) -> dict[str, Any]:
         return {**self.settings, **self.task_settings.get(task, {})}
@@ -38,18 +39,30 @@ _DMC = (
     *("hopper-hop", "humanoid-walk", "reacher-easy", "walker-run"),
 )
 SUITES: dict[str, Suite] = {
-    "gym": Suite("gym", ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")),
-    "adroit": Suite("adroit", ("AdroitHandDoor", "AdroitHandHammer", "AdroitHandPen")),
-    "adroit-relocate": Suite("adroit-relocate", ("AdroitHandRelocate",)),
-    "dmc": Suite("dmc", tuple(f"dm_control/{task}-v0" for task in _DMC)),
-    "quick": Suite("quick", ("Pendulum-v1", "CartPole-v1", "InvertedPendulum-v5", "Acrobot-v1")),
-}
-DESCRIPTIONS = {
-    "gym": "the paper's five MuJoCo tasks, in version 5",
-    "adroit": "door, hammer and pen of the Adroit hand, with corrected rewards",
-    "adroit-relocate": "the fourth Adroit task, which nothing learns",
-    "dmc": "eight tasks of the DeepMind Control Suite",
-    "quick": "four small tasks, two with Box and two with Discrete actions: minutes per run",
+    suite.name: suite
+    for suite in (
+        Suite(
+            "gym",
+            ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"),
+            summary="the paper's five MuJoCo tasks, in version 5",
+        ),
+        Suite(
+            "adroit",
+            ("AdroitHandDoor", "AdroitHandHammer", "AdroitHandPen"),
+            summary="door, hammer and pen of the Adroit hand, with corrected rewards",
+        ),
+        Suite("adroit-relocate", ("AdroitHandRelocate",), summary="the fourth Adroit task, which nothing learns"),
+        Suite(
+            "dmc",
+            tuple(f"dm_control/{task}-v0" for task in _DMC),
+            summary="eight tasks of the DeepMind Control Suite",
+        ),
+        Suite(
+            "quick",
+            ("Pendulum-v1", "CartPole-v1", "InvertedPendulum-v5", "Acrobot-v1"),
+            summary="four small tasks, two with Box and two with Discrete actions: minutes per run",
+        ),
+    )
 }
 
 
