@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import reprlib
-import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from implicitq import configs
-from implicitq.runs.files import LARGEST_JSON, check_file_name, check_name, is_file_name, read_bytes
+from implicitq.runs.files import check_file_name, check_name, is_file_name
 from implicitq.runs.layout import slug
 from implicitq.types import ActionKind, InputError
-from implicitq.validation import nearest
+from implicitq.validation import nearest, read_settings
 
 Settings = Mapping[str, Any]
 
@@ -110,13 +109,7 @@ def action_kind(task: str, action_bound: float | None = None) -> ActionKind:
 
 
 def _read(path: Path) -> Suite:
-    try:
-        data = tomllib.loads(read_bytes(path.resolve(), LARGEST_JSON).decode())  # the user named it: a link will do
-    except (OSError, RuntimeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise InputError(f"{path} cannot be read: {reason}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not a TOML file: {error}") from None
+    data = read_settings(path)
     known = ("name", "tasks", "algorithms", "settings", "task_settings")
     for key in data:
         if key not in known:
