@@ -26,7 +26,6 @@ class AlgorithmEntry:
 
 _ADAPTIVE = {
     "temperature": "auto",
-    "alpha": 0.0,
     "batch_norm": True,
     "target_update": 0.05,  # unused with batch_norm, and a part of what names the runs of study tables
     "n_step": 5,
