@@ -19,8 +19,8 @@ import pytest
 
 from implicitq import __version__, agent, configs, doctor, video
 from implicitq.commands import main as cli
-from implicitq.commands.parsing import split_algorithm
-from implicitq.commands.train import next_commands
+from implicitq.commands.parsing import parse_with_config, split_algorithm
+from implicitq.commands.train import Options, next_commands
 from implicitq.configs import ALGORITHMS, IQConfig, resolve
 from implicitq.runs import layout
 from implicitq.validation import ALIASES
@@ -196,6 +196,13 @@ def test_the_help_of_train_shows_every_hyperparameter_with_its_default(capsys):
     for name, value in vars(resolve("iq", "Pendulum-v1")).items():
         if isinstance(value, float):
             assert re.search(rf"--{name.replace('_', '-')} .{{1,400}}?\(default: {value}\)", words), name
+    assert "--preset paper|none|FILE" in shown
+
+
+def test_of_a_flag_that_is_given_twice_the_last_counts_for_presets_too():
+    words = ["iq", "--env", "Hopper-v5", "--preset", "none", "--env=Humanoid-v5", "--preset", "paper"]
+    config = parse_with_config(Options, "train", "Train", "Pendulum-v1", words).config
+    assert (config.env, config.preset, config.learning_rate) == ("Humanoid-v5", "paper", 3e-5)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +214,9 @@ def test_the_help_of_train_shows_every_hyperparameter_with_its_default(capsys):
         (["train", "--env", "HalfCheta-v5"], "unknown environment 'HalfCheta-v5'; did you mean 'HalfCheetah-v5'?"),
         (["train", "--temperature", "0"], "temperature must be a positive number or 'auto', got 0"),
         (["train", "--alpha", "1.5"], "alpha must be a number in [0, 1], got 1.5"),
+        (["train", "--preset", "best"], "preset must be 'paper', 'none' or the path of a .toml"),
+        (["train", "--preset=file"], "preset must be 'paper', 'none' or the path of a .toml or .json file, got 'file'"),
+        (["tune", "--preset", "none", "--preset", "file"], "preset must be 'paper', 'none' or the path"),
         (["train", "--bins", "1"], "bins must be a whole number from 2 to 65536, got 1"),
         (["train", "--steps", "-5"], "steps must be a whole number from 1 to 2000000000, got -5"),
         (["train", "--min-replay", "9", "--replay-size", "5"], "replay_size must be at least min_replay (9)"),
@@ -228,7 +238,6 @@ def test_bad_input_gets_one_sentence(arguments, message, refused, tmp_path, monk
     [
         ["train", "--temprature", "1"],
         ["train", "--temperature", "warm"],
-        ["train", "--preset", "best"],
         ["evaluate"],
         ["resume", "a", "b"],
         ["sweep"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from pathlib import Path
@@ -17,6 +18,7 @@ from implicitq.tuning import study
 from implicitq.tuning.space import Choice, Range, default_space, read_space
 from implicitq.tuning.study import Plan, search
 from implicitq.types import Evaluation, InputError
+from implicitq.validation import read_settings
 
 optuna = pytest.importorskip("optuna")
 SPACE = {"learning_rate": Range(1e-4, 1e-1, True, False), "hidden": Choice(((8,), (8, 8)))}
@@ -224,6 +226,7 @@ def test_a_space_is_read_from_words_or_a_file(tmp_path):
         ("bins=5", "bins needs at least two different choices"),
         ("bins=5,1", "bins must be a whole number from 2 to 65536"),
         ("seed=1,2", "seed cannot be searched"),
+        ("env_timeout=1..9", "env_timeout cannot be searched"),
         ("missing.toml", "missing.toml cannot be read"),
     ],
 )
@@ -263,6 +266,16 @@ def test_a_bad_preset_file_is_one_sentence(content, sentence, tmp_path):
     path.write_text(content)
     with pytest.raises(InputError, match=sentence):
         configs.resolve("iq", "Task-v0", preset=path)
+
+
+def test_only_small_plain_files_are_read_as_settings(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    (tmp_path / "large.json").write_text(" " * ((1 << 20) + 1))
+    (tmp_path / "round.toml").symlink_to("round.toml")
+    reasons = {"pipe.toml": "it is not a plain file", "large.json": "it is larger than 1 MB", "round.toml": "Too many"}
+    for name, reason in reasons.items():
+        with pytest.raises(InputError, match=f"{name} cannot be read: {reason}"):
+            read_settings(tmp_path / name)
 
 
 def test_a_config_from_a_file_does_not_choose_which_file_is_read(tmp_path):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import math
 import re
 import reprlib
+import tomllib
 import types as python_types
 import typing
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +20,7 @@ import numpy as np
 from implicitq.types import InputError
 
 _ENV_ID = re.compile(r"(?:(?P<module>[^\W\d]\w*(?:\.[^\W\d]\w*)*):)?[^:\s]+")
+_LARGEST = 1 << 20  # bytes of a file of settings
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxlist, _SHORT.maxtuple = 2, 10, 10
 _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 100
@@ -67,6 +71,23 @@ def sentence(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)
+
+
+def read_settings(path: Path) -> Any:
+    """What a .toml or .json file holds that the user has named, and which is small; a link will do."""
+    form, parse = ("JSON", json.loads) if path.suffix == ".json" else ("TOML", tomllib.loads)
+    try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+            raise OSError("it is not a plain file")
+        with open(path, "rb") as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise OSError(f"it is larger than {_LARGEST >> 20} MB, the most that is read")
+        return parse(content.decode())
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not a {form} file: {error}") from None
 
 
 def check_types(config: Any) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 import implicitq
 from implicitq import configs
+from implicitq.configs.fields import policies_told
 from implicitq.networks import MLP
 from implicitq.types import InputError, Spec
 
@@ -108,7 +109,7 @@ class Agree(gym.Env):
 
 @pytest.mark.parametrize(
     ("algorithm", "values"),
-    [("iq", {}), ("miq", {}), ("trust-pcl", {}), ("iq", {"temperature": "auto", "softmax": "scaled"})],
+    [("iq", {}), ("miq", {}), ("trust-pcl", {}), ("iq", {"temperature": "auto"})],
 )
 @pytest.mark.usefixtures("registered")
 def test_it_trains_with_every_implicit_algorithm_and_finds_what_a_product_cannot_hold(algorithm, values, tmp_path):
@@ -129,3 +130,21 @@ def test_it_trains_with_every_implicit_algorithm_and_finds_what_a_product_cannot
 def test_its_registry_says_which_actions_it_has():
     with pytest.raises(InputError, match=r"iq cannot act in a Box action space, .*; it accepts MultiDiscrete"):
         implicitq.make("iq", "Pendulum-v1", policy="chained")
+    assert policies_told().endswith("; MultiDiscrete only: chained.")
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ({"exploration": 0.1}, "exploration must be 0 with policy 'chained', which has no bins, got 0.1"),
+        ({"logits": "cosines"}, "logits must be 'bins' with policy 'chained', got 'cosines'"),
+        ({"log_policy": "density"}, "log_policy must be 'probability' or 'centred' with policy 'chained', got 'dens"),
+        ({"softmax": "scaled"}, "softmax must be 'plain' with policy 'chained', got 'scaled'"),
+        ({"softmax": "steady"}, "softmax must be 'plain' with policy 'chained', got 'steady'"),
+        ({"members": 2}, "members must be 1 with policy 'chained', whose members have no common policy, got 2"),
+    ],
+)
+@pytest.mark.usefixtures("registered")
+def test_what_its_registry_does_not_say_that_it_can_do_is_refused(setting, sentence):
+    with pytest.raises(InputError, match=sentence):
+        configs.resolve("iq", "Task-v0", policy="chained", **setting)

@@ -100,6 +100,7 @@ def test_runs_are_found_below_a_folder_once_and_told_apart_by_what_differs(run, 
         other = shutil.copytree(run, tmp_path / "more" / f"seed-{seed}")
         config = json.loads((other / "config.json").read_text())
         (other / "config.json").write_text(json.dumps({**config, "seed": seed}))
+    shutil.copytree(run, tmp_path / "more" / ".aside")  # no run of this folder, for reports either
     found = read_curves([run, tmp_path / "more", run])
     assert [curves.label for curves in found] == ["seed 0", "seed 1", "seed 2"]
     assert overview(found).startswith(HEADERS["png"])

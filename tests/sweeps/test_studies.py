@@ -29,6 +29,10 @@ def test_the_quick_suite_has_two_tasks_of_either_kind_of_action():
     assert sorted(map(action_kind, SUITES["quick"].tasks)) == ["Box", "Box", "Discrete", "Discrete"]
 
 
+def test_every_suite_says_in_the_help_what_it_is():
+    assert all(suite.summary for suite in SUITES.values())
+
+
 def test_best_and_unique_parameters_differ_where_the_paper_has_an_exception():
     plan = expand(STUDIES["main"], WALKER, 1)
     rates = {run.folder: run.config().learning_rate for run in plan.runs}

@@ -82,10 +82,7 @@ class DQN:
     spec: Spec
     batch_parts: int = 1
     calibrate: None = None
-
-    @property
-    def needs_later_steps(self) -> bool:
-        return False
+    needs_later_steps: bool = False
 
     @property
     def _actions(self) -> int:

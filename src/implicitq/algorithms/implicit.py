@@ -156,10 +156,17 @@ def later_terms(
             log_pi = log_policy(before, action, policy, config, mask)
             terms += equations.munchausen_bonus(log_pi, weights.alpha, weights.temperature, config.munchausen_clip)
         return jnp.sum(steps.weight * terms.reshape(steps.weight.shape), axis=1)
-    if config.n_step_target == "soft" and config.log_policy != "centred" and batch.later_weight is not None:
-        entropy = mean_entropy_goal(policy, config, batch.mask) * batch.action.shape[-1]
-        return (1 - weights.alpha) * weights.temperature * entropy * batch.later_weight
-    return 0.0
+    if batch.later_weight is None:
+        return 0.0
+    entropy = mean_entropy_goal(policy, config, batch.mask) * batch.action.shape[-1]
+    return soft_terms(entropy, batch.later_weight, weights, config)
+
+
+def soft_terms(entropy: Any, steps: Any, weights: Weights, config: ImplicitConfig) -> Any:
+    """The terms `soft` of later steps that have this entropy; `steps` is the sum of their gamma^i."""
+    if config.n_step_target != "soft" or config.log_policy == "centred":
+        return 0.0
+    return (1 - weights.alpha) * weights.temperature * entropy * steps
 
 
 def entropy_goal(policy: Policy, config: ImplicitConfig, mask: jax.Array | None) -> Any:
@@ -281,11 +288,8 @@ class ImplicitAlgorithm:
         first = bonus - weights.temperature * log_pi
         if config.n_step_target == "path":
             return first, first
-        later = jnp.zeros_like(first)
-        if config.n_step_target == "soft" and config.log_policy != "centred":
-            entropy = entropy_goal(actor.policy, config, mask) * action.shape[-1]
-            later += (1 - weights.alpha) * weights.temperature * entropy
-        return first, later
+        entropy = entropy_goal(actor.policy, config, mask) * action.shape[-1]
+        return first, jnp.zeros_like(first) + soft_terms(entropy, 1.0, weights, config)
 
     def log_prob(
         self, actor: Networks, observation: jax.Array, coordinates: jax.Array, mask: jax.Array | None = None

@@ -92,10 +92,7 @@ class SAC:
     spec: Spec
     batch_parts: int = 1
     calibrate: None = None
-
-    @property
-    def needs_later_steps(self) -> bool:
-        return False
+    needs_later_steps: bool = False
 
     def fresh_actor(self, key: jax.Array) -> Networks:
         policy_key, critic_key = jax.random.split(key)

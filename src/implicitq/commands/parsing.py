@@ -17,13 +17,13 @@ import tyro
 from implicitq import configs
 from implicitq.compilation import VARIABLE
 from implicitq.configs import fields
-from implicitq.configs.preset_files import FILE, is_path
+from implicitq.configs.preset_files import is_path
 from implicitq.runs.hub import is_address
-from implicitq.sweeps.suites import DESCRIPTIONS
+from implicitq.sweeps.suites import SUITES
 from implicitq.types import InputError
 from implicitq.validation import ALIASES, module_of
 
-fields.HIDDEN = tyro.conf.Suppress
+fields.HIDDEN, fields.FLAG = tyro.conf.Suppress, tyro.conf.arg
 
 O = TypeVar("O")  # noqa: E741 - options of a command
 C = TypeVar("C", bound=configs.Config)
@@ -39,7 +39,7 @@ PolicySource = Annotated[
         help="Run folder, policy file, or policy on the Hugging Face Hub (hf://owner/name).",
     ),
 ]
-_SUITES = "; ".join(f"{name}: {text}" for name, text in DESCRIPTIONS.items())
+_SUITES = "; ".join(f"{suite.name}: {suite.summary}" for suite in SUITES.values())
 TrustSuite = Annotated[
     bool,
     tyro.conf.arg(help="Make the tasks that a suite's file names, even if their ids (module:Id) import Python code."),
@@ -128,12 +128,12 @@ def parse_with_config(options: Any, command: str, verb: str, env: str, arguments
     """Parse a command that takes every hyperparameter: its defaults are those of the algorithm on the task."""
     algorithm, rest = split_algorithm(arguments)
     find_modules_here(_peek(rest, "--env"))
-    asked = _peek(rest, "--preset")
-    preset = asked if asked is not None and (asked == "none" or is_path(asked)) else "paper"
+    preset = _peek(rest, "--preset") or "paper"
     config = configs.draft(algorithm, _peek(rest, "--env") or env, preset, given_names(rest))
-    if is_path(asked):  # its values are in the config now, and the parser knows no paths
+    if is_path(preset):  # its values are in the config now, and so is that they are of a file
         pairs = zip(rest, ["", *rest[:-1]], strict=True)
-        rest = [FILE if before == "--preset" else word for word, before in pairs if not word.startswith("--preset=")]
+        known = [config.preset if before == "--preset" else word for word, before in pairs]
+        rest = [word for word in known if not word.startswith("--preset=")]
     others = ", ".join(name for name in configs.ALGORITHMS if name != algorithm)
     return parse(
         options[type(config)],
@@ -202,9 +202,11 @@ def beside(source: str, name: str) -> Path:
 
 def _peek(arguments: list[str], flag: str) -> str | None:
     """The value of a flag, needed before parsing because the defaults depend on it."""
-    for number, word in enumerate(arguments):
-        if word == flag and number + 1 < len(arguments):
-            return arguments[number + 1]
+    after = None
+    for word in reversed(arguments):  # of several the last counts, as for the parser
+        if word == flag:
+            return after
         if word.startswith(f"{flag}="):
             return word.removeprefix(f"{flag}=")
+        after = word
     return None

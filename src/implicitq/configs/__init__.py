@@ -23,6 +23,7 @@ from implicitq.configs.files import (
     to_preset,
     train_command,
 )
+from implicitq.configs.preset_files import RESERVED
 from implicitq.configs.presets import (
     ALGORITHMS,
     KNOWN,
@@ -43,6 +44,7 @@ __all__ = [
     "LAYOUT",
     "POLICIES",
     "PRESETS",
+    "RESERVED",
     "AlgorithmEntry",
     "Config",
     "DQNConfig",

@@ -6,11 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
+from implicitq.configs.preset_files import ACCEPTED, FILE
 from implicitq.types import ActionKind, InputError
 from implicitq.validation import check_types, require
 
 HIDDEN: Any = "no flag"
 """Marks fields that are no flags. `commands.parsing` puts the mark of its parser here, so that configs need none."""
+FLAG: Any = dict
+"""Makes marks that say more of a flag than its comment can; that of the parser is put here too."""
+
+_ALL: tuple[ActionKind, ...] = ("Box", "Discrete", "MultiDiscrete")
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class Config:
     env: str = "Pendulum-v1"  # Gymnasium id of the task.
     steps: int = 1_000_000  # Environment steps to train for.
     seed: int = 0  # Fixes all randomness: networks, exploration, replay, episodes.
-    preset: Literal["paper", "none", "file"] = "paper"
+    preset: Annotated[str, FLAG(metavar="paper|none|FILE")] = "paper"
     """Per-task settings. paper: our table of known tasks; none: the algorithm's defaults for every task;
     or the path of a preset file (.toml or .json), which config.json notes as file."""
     discount: float = 0.99  # gamma: weight of a reward that comes one step later.
@@ -55,10 +60,11 @@ class Config:
     @property
     def accepted_actions(self) -> tuple[ActionKind, ...]:
         """Kinds of action spaces that the algorithm can act in."""
-        return ("Box", "Discrete", "MultiDiscrete")
+        return _ALL
 
     def __post_init__(self) -> None:
         check_types(self)
+        require(self, "preset", self.preset in ("paper", "none", FILE), ACCEPTED)
         for name in ("replay_size", "min_replay", "eval_every", "checkpoint_every", "log_every"):
             require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
         bounds = {"steps": 2 * 10**9, "batch_size": 10**6, "eval_episodes": 10**5, "n_step": 10**4, "num_envs": 10**4}
@@ -95,22 +101,41 @@ class Config:
 
 @dataclass(frozen=True)
 class PolicyEntry:
-    """A class of policies for implicit algorithms; `module` has `build(config, spec, key)`."""
+    """A class of policies for implicit algorithms; `module` has `build(config, spec, key)`.
+
+    What not every class can do is said here: settings that need it are refused for the others.
+    """
 
     module: str
-    actions: tuple[ActionKind, ...] = ("Box", "Discrete", "MultiDiscrete")
+    actions: tuple[ActionKind, ...] = _ALL
     density: bool = False  # ln pi is the logarithm of a density, which has no upper bound
-    factored: bool = False  # its distributions have `pool`, for ensembles
-    scales: bool = True  # it has the scaled form, softmax(F / temperature)
+    binned: bool = False  # `Box` actions are bins: it has `nearby`, and ln pi of a bin or per unit of action
+    cosines: bool = False  # it can give F as a sum of cosines over the bins
+    scales: bool = False  # it has the scaled form, softmax(F / temperature)
     rescales: bool = False  # it has `rescaled`, for the steady form
+    factored: bool = False
+    """It can be a member of an ensemble: a `NetworkPolicy` whose network is one of `network_for`, since one with an
+    output more, the value, takes its place; `distribution` gets the other outputs alone and gives what has `pool`, a
+    pytree of arrays [B, ...] only."""
 
 
 POLICIES: dict[str, PolicyEntry] = {
-    "multicategorical": PolicyEntry("implicitq.policies.multicategorical", factored=True, rescales=True),
-    "gaussian": PolicyEntry("implicitq.policies.gaussian", ("Box",), density=True, factored=True),
-    "autoregressive": PolicyEntry("implicitq.policies.autoregressive"),
-    "flow": PolicyEntry("implicitq.policies.flow", ("Box",), density=True, scales=False),
+    "multicategorical": PolicyEntry(
+        "implicitq.policies.multicategorical", binned=True, cosines=True, scales=True, rescales=True, factored=True
+    ),
+    "gaussian": PolicyEntry("implicitq.policies.gaussian", ("Box",), density=True, scales=True, factored=True),
+    "autoregressive": PolicyEntry("implicitq.policies.autoregressive", binned=True, scales=True),
+    "flow": PolicyEntry("implicitq.policies.flow", ("Box",), density=True),
 }
+
+
+def policies_told() -> str:
+    """The classes by what actions they are for, as the help has it."""
+    told: dict[tuple[ActionKind, ...], list[str]] = {}
+    for name, entry in POLICIES.items():
+        told.setdefault(entry.actions, []).append(name)
+    only = {kinds: "" if kinds == _ALL else f"{' and '.join(kinds)} only: " for kinds in told}
+    return "; ".join(only[kinds] + ", ".join(names) for kinds, names in told.items()) + "."
 
 
 class Weights(NamedTuple):
@@ -171,8 +196,8 @@ class ImplicitConfig(Config):
     None: 0.3 ln(number of choices), plus ln(bin width) with log_policy density; -1 for policy gaussian or flow."""
     initial_temperature: float = 0.1  # For temperature auto: where it starts.
     max_temperature: float | None = 10.0  # For auto: the highest temperature, in units of reward; None: no bound.
-    policy: str = "multicategorical"  # multicategorical, autoregressive; Box only: gaussian, flow.
-    bins: int = 11  # n: values per dimension of a Box action space, for multicategorical policies.
+    policy: Annotated[str, FLAG(help=policies_told())] = "multicategorical"
+    bins: int = 11  # n: values per dimension of a Box action space, for policies that choose among bins.
     logits: Literal["bins", "cosines"] = "bins"
     """Network outputs for a Box dimension. bins: one logit per bin;
     cosines: coefficients of cosines over the bins, so that neighbouring bins learn together (multicategorical only)."""
@@ -212,14 +237,16 @@ class ImplicitConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, "policy", self.policy in POLICIES, " or ".join(map(repr, POLICIES)))
-        known = {"plain": True, "steady": POLICIES[self.policy].rescales, "scaled": POLICIES[self.policy].scales}
+        entry = POLICIES[self.policy]
+        known = {"plain": True, "steady": entry.rescales, "scaled": entry.scales}
         forms = " or ".join(repr(form) for form, has in known.items() if has)
         require(self, "softmax", known[self.softmax], f"{forms} with policy {self.policy!r}")
-        smooth = self.logits == "bins" or self.policy == "multicategorical"
-        require(self, "logits", smooth, f"'bins' with policy {self.policy!r}")
+        require(self, "logits", self.logits == "bins" or entry.cosines, f"'bins' with policy {self.policy!r}")
         require(self, "exploration", 0 <= self.exploration <= 1, "a number in [0, 1]")
-        binned = self.exploration == 0 or not POLICIES[self.policy].density
+        binned = self.exploration == 0 or entry.binned
         require(self, "exploration", binned, f"0 with policy {self.policy!r}, which has no bins")
+        dense = self.log_policy != "density" or entry.binned or entry.density
+        require(self, "log_policy", dense, f"'probability' or 'centred' with policy {self.policy!r}")
         for name in ("kl", "entropy"):
             weight = getattr(self, name)
             require(self, name, weight is None or 0 <= weight < math.inf, "a number of at least 0, or None")
@@ -233,7 +260,7 @@ class ImplicitConfig(Config):
         few = self.logits == "bins" or self.bins <= 1_000
         require(self, "bins", few, "at most 1000 with logits 'cosines', of which there is one for every bin")
         _require_clip(self)
-        positive = POLICIES[self.policy].density or self.log_policy != "probability"
+        positive = entry.density or self.log_policy != "probability"
         bounded = self.munchausen_clip is None or not positive
         require(self, "munchausen_clip", bounded, "None where ln pi is not that of a probability, and may be positive")
         require(self, "adam_b1", 0 <= self.adam_b1 < 1, "a number in [0, 1)")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from implicitq.configs.fields import Config
-from implicitq.configs.preset_files import RESERVED, is_path
+from implicitq.configs.preset_files import FILE, RESERVED, is_path
 from implicitq.configs.presets import KNOWN, resolve
 from implicitq.types import InputError
 from implicitq.validation import brief
@@ -36,7 +36,10 @@ def from_json(data: Any) -> Config:
         raise InputError("a config needs the names of its algorithm and its env")
     if is_path(values.get("preset")):  # a file must not choose which file is read
         raise InputError(f"preset must be 'paper', 'none' or 'file', got {brief(values['preset'])}")
-    return resolve(algorithm, env, **{**_defaults(algorithm), **_older(values)})
+    values = {**_defaults(algorithm), **_older(values)}
+    if values.get("preset") != FILE:
+        return resolve(algorithm, env, **values)
+    return dataclasses.replace(resolve(algorithm, env, **{**values, "preset": "none"}), preset=FILE)
 
 
 def refuse_outdated(data: Mapping[str, Any]) -> None:

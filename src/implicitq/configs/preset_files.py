@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from implicitq.types import InputError
-from implicitq.validation import brief, nearest
+from implicitq.validation import brief, nearest, read_settings
 
 FILE = "file"
-"""What a config remembers of a preset from a file; its values are in the config."""
+"""What a config remembers of a preset from a file; its values are in the config. Nobody can ask for it."""
+ACCEPTED = "'paper', 'none' or the path of a .toml or .json file"
+"""What one can ask for."""
 
 RESERVED = ("algorithm", "env", "seed", "preset")
+"""What says which run it is: no file of settings has these, and no run changes them."""
 _KNOWN = ("algorithm", "settings", "about")
-_LARGEST = 1 << 20  # bytes
 
 
 def is_path(preset: Any) -> bool:
@@ -24,7 +24,7 @@ def is_path(preset: Any) -> bool:
 
 def read_preset(path: Path, algorithm: str) -> dict[str, Any]:
     """The settings of a preset file; whether the algorithm takes them is seen with its config."""
-    data = _read(path)
+    data = read_settings(path)
     if not isinstance(data, dict):
         raise InputError(f"{path} must hold a table with algorithm and settings, got {brief(data)}")
     for key in data:
@@ -39,17 +39,3 @@ def read_preset(path: Path, algorithm: str) -> dict[str, Any]:
         if name in settings:
             raise InputError(f"{path}: a preset cannot set {name}")
     return {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
-
-
-def _read(path: Path) -> Any:
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise InputError(f"{path} is too large for a preset")
-        text = path.read_bytes().decode()
-        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except OSError as error:
-        raise InputError(f"the preset {path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} is not a {path.suffix.removeprefix('.').upper()} file: {error}") from None

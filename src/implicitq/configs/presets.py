@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from implicitq.configs.fields import Config, DQNConfig, IQConfig, PCLConfig, SACConfig
-from implicitq.configs.preset_files import FILE, is_path, read_preset
+from implicitq.configs.preset_files import ACCEPTED, FILE, is_path, read_preset
 from implicitq.types import InputError
 from implicitq.validation import nearest
 
@@ -26,7 +26,6 @@ class AlgorithmEntry:
 
 _ADAPTIVE = {
     "temperature": "auto",
-    "alpha": 0.0,
     "batch_norm": True,
     "target_update": 0.05,  # unused with batch_norm; it stays because study tables tell runs apart by all settings
     "n_step": 5,
@@ -134,6 +133,8 @@ def resolve(algorithm: str, env: str, preset: str | Path = "paper", **overrides:
         own = read_preset(Path(preset), algorithm)
         _check_names(algorithm, entry.config, own)
         preset = FILE
+    elif preset == FILE:
+        raise InputError(f"preset must be {ACCEPTED}, got {preset!r}")
     else:
         own = preset_values(algorithm, env) if preset == "paper" else {}
     values = dict(entry.values)

@@ -44,7 +44,10 @@ class Distribution(Protocol):
 
 
 class FactoredDistribution(Distribution, Protocol):
-    """A distribution whose geometric means have a closed form, which ensembles need."""
+    """A distribution whose geometric means have a closed form, which ensembles need.
+
+    All its arrays have the batch first, since an ensemble puts parts of batches together: [B, ...].
+    """
 
     def pool(self, others: Sequence[Self]) -> tuple[Self, jax.Array]:
         """pi_bar = prod_i pi_i^(1/M) / Z over this one and the others, and ln Z: [B]."""
@@ -72,7 +75,10 @@ def restricted(distribution: Distribution, mask: jax.Array | None) -> Distributi
 
 
 class Policy(Protocol):
-    """A network that gives a distribution, and the meaning of its actions."""
+    """A network that gives a distribution, and the meaning of its actions.
+
+    Some have more, as their `PolicyEntry` tells: `nearby` of `ChoicePolicy`, `rescaled` of `MulticategoricalPolicy`.
+    """
 
     def __call__(self, observation: jax.Array, temperature: jax.Array | float) -> Distribution:
         """pi(.|s) for acting, and for targets: [B, O]."""
@@ -121,6 +127,32 @@ class NetworkPolicy(eqx.Module):
         outputs, _, network = self.network.train(observation, observation[:0])
         noted = eqx.tree_at(lambda policy: policy.network, self, network)
         return self.distribution(outputs, temperature), noted
+
+
+class DensityPolicy(NetworkPolicy):
+    """What is common to all policies whose ln pi is that of a density on [-1, 1]: actions are stored as they are."""
+
+    @property
+    def entropy_goal(self) -> float:
+        """-1 per dimension, as for SAC."""
+        return -1.0
+
+    @property
+    def most_entropy(self) -> float:
+        """That of uniform actions between the bounds."""
+        return math.log(2)
+
+    @property
+    def action_dtype(self) -> np.dtype:
+        return np.dtype(np.float32)
+
+    def decode(self, action: jax.Array) -> jax.Array:
+        """Stored action -> agent coordinates: the same."""
+        return action
+
+    def encode(self, coordinates: jax.Array) -> jax.Array:
+        """Agent coordinates -> stored action: the same."""
+        return coordinates
 
 
 def bin_centres(bins: int) -> Array:

@@ -21,7 +21,7 @@ import numpy as np
 
 from implicitq.configs import ImplicitConfig
 from implicitq.networks import Network, network_for
-from implicitq.policies.base import NetworkPolicy
+from implicitq.policies.base import DensityPolicy
 from implicitq.types import Spec
 
 _PIECES, _COUPLINGS, _UNITS = 8, 2, 64  # K, L, U
@@ -151,7 +151,7 @@ def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> FlowPolicy:
     return FlowPolicy(config, spec, key)
 
 
-class FlowPolicy(NetworkPolicy):
+class FlowPolicy(DensityPolicy):
     """One network for what the splines and the couplings see of the state."""
 
     network: Network
@@ -181,25 +181,3 @@ class FlowPolicy(NetworkPolicy):
             self.heads,
             self.biases,
         )
-
-    @property
-    def entropy_goal(self) -> float:
-        """-1 per dimension, as for SAC."""
-        return -1.0
-
-    @property
-    def most_entropy(self) -> float:
-        """The entropy of uniform actions between the bounds."""
-        return math.log(2)
-
-    @property
-    def action_dtype(self) -> np.dtype:
-        return np.dtype(np.float32)
-
-    def decode(self, action: jax.Array) -> jax.Array:
-        """Stored action -> agent coordinates: the same."""
-        return action
-
-    def encode(self, coordinates: jax.Array) -> jax.Array:
-        """Agent coordinates -> stored action: the same."""
-        return coordinates

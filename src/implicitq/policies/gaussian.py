@@ -17,12 +17,11 @@ from collections.abc import Sequence
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.stats import norm
 
 from implicitq.configs import ImplicitConfig
 from implicitq.networks import Network, network_for
-from implicitq.policies.base import NetworkPolicy
+from implicitq.policies.base import DensityPolicy
 from implicitq.types import Spec
 
 # With the least scale, ln pi is about -800 at worst, at the far bound; with the greatest, pi is nearly uniform.
@@ -96,7 +95,7 @@ def build(config: ImplicitConfig, spec: Spec, key: jax.Array) -> GaussianPolicy:
     return GaussianPolicy(spec, config.hidden, key, scaled=config.softmax == "scaled", batch_norm=config.batch_norm)
 
 
-class GaussianPolicy(NetworkPolicy):
+class GaussianPolicy(DensityPolicy):
     """One network for mean and scale: the mean by tanh within the bounds, the scale by a sigmoid from 0.05 to 2.
 
     The scaled form multiplies the scale by the root of the temperature.
@@ -121,25 +120,3 @@ class GaussianPolicy(NetworkPolicy):
         if self.scaled:
             scale = jnp.maximum(scale * jnp.sqrt(temperature), _LEAST_SCALE)
         return TruncatedGaussian(jnp.tanh(mean), scale)
-
-    @property
-    def entropy_goal(self) -> float:
-        """-1 per dimension, as for SAC."""
-        return -1.0
-
-    @property
-    def most_entropy(self) -> float:
-        """The entropy of uniform actions between the bounds."""
-        return math.log(2)
-
-    @property
-    def action_dtype(self) -> np.dtype:
-        return np.dtype(np.float32)
-
-    def decode(self, action: jax.Array) -> jax.Array:
-        """Stored action -> agent coordinates: the same."""
-        return action
-
-    def encode(self, coordinates: jax.Array) -> jax.Array:
-        """Agent coordinates -> stored action: the same."""
-        return coordinates

@@ -14,19 +14,21 @@ from implicitq import configs
 from implicitq.configs import Config
 from implicitq.runs.files import read_json
 from implicitq.runs.layout import BRANCHES
-from implicitq.runs.settings import NOT_LEARNT
+from implicitq.runs.settings import MAY_CHANGE
 from implicitq.types import InputError
 from implicitq.validation import brief
 
 FIXED = frozenset(
-    {"algorithm", "env", "seed", "preset"}
+    {*configs.RESERVED}
     | {"hidden", "policy", "bins", "logits", "softmax", "log_policy", "batch_norm", "normalize_observations"}
     | {"num_envs", "replay_size", "eval_episodes", "members", "torso", "action_bound"}
 )
-"""Settings that cannot change: the contents of checkpoints or logs depend on them, or they make it another run."""
+"""Settings that cannot change: the contents of checkpoints or logs depend on them, or they make it another run.
+
+Not all that shape networks have to be here: arrays that do not fit are refused as well, in words that say less.
+"""
 
 _POLICY = "initial policy"  # not a setting: the weights that a run begins with
-_UNSEEN = NOT_LEARNT | {"vectorization"}
 
 
 class Branch(NamedTuple):
@@ -56,7 +58,7 @@ def to_file(branches: Sequence[Branch]) -> list[dict[str, Any]]:
 def between(before: Config, after: Config, step: int) -> Branch | None:
     """What changes, if any of it may change what is learnt or measured."""
     old, new = configs.to_json(before), configs.to_json(after)
-    changes = {name: [old[name], new[name]] for name in old if old[name] != new[name] and name not in _UNSEEN}
+    changes = {name: [old[name], new[name]] for name in old if old[name] != new[name] and name not in MAY_CHANGE}
     return Branch(step, changes) if changes else None
 
 

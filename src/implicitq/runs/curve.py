@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicitq.runs import settings
+from implicitq.runs.finding import walk
 from implicitq.runs.layout import CONFIG, EVALUATIONS, METRICS, has_run, read_curve, read_json_file
 from implicitq.runs.logs import read_metrics
 from implicitq.runs.settings import RunConfig
@@ -173,7 +173,7 @@ def _runs_in(folder: Path) -> list[Path]:
         return [folder]
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder")
-    found = sorted(Path(path) for path, _, files in os.walk(folder) if CONFIG in files)
+    found = sorted(path for path, _ in walk(folder) if has_run(path))
     if not found:
         raise InputError(f"there is no run in {folder}, nor below it")
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,25 +33,34 @@ class Found:
     tables: tuple[Path, ...]  # folders with a study table
 
 
+def walk(root: Path) -> Iterator[tuple[Path, bool]]:
+    """Every run folder and study table, and whether it is a table: below a table there may be more, below a run not."""
+    for path, folders, files in os.walk(root):
+        folder = Path(path)
+        if is_table(folder):
+            yield folder, True
+        elif any(trace in files or trace in folders for trace in TRACES):
+            yield folder, False
+            folders.clear()
+        folders[:] = sorted(each for each in folders if each != REPORT and not each.startswith("."))
+
+
 def find_runs(root: Path) -> Found:
-    """All runs below a folder, and what looks like one but is broken. There may be run folders below a table."""
+    """All runs below a folder, and what looks like one but is broken."""
     if not root.is_dir():
         raise InputError(f"{root} is not a folder")
     runs, broken, tables = [], [], []
-    for path, folders, files in os.walk(root):
-        folder, name = Path(path), os.path.relpath(path, root)
-        is_run = any(trace in files or trace in folders for trace in TRACES)
+    for folder, table in walk(root):
+        name = os.path.relpath(folder, root)
         try:
-            if is_table(folder):
-                is_run = False
+            if table:
                 runs += [dataclasses.replace(run, name=_below(name, run.name)) for run in read_table(folder)]
                 tables.append(folder)
-            elif is_run:
+            else:
                 told = tuple(branch.told() for branch in branches.read(folder))
                 runs.append(dataclasses.replace(read_run(folder, name), branches=told))
         except InputError as error:
             broken.append(Broken(name, str(error)))
-        folders[:] = [] if is_run else sorted(each for each in folders if each != REPORT and not each.startswith("."))
     by_name = sorted(runs, key=lambda run: run.name)
     return Found(tuple(by_name), tuple(sorted(broken, key=lambda each: each.name)), tuple(sorted(tables)))
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import reprlib
-import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from implicitq import configs
-from implicitq.runs.files import LARGEST_JSON, check_file_name, check_name, is_file_name, read_bytes
+from implicitq.runs.files import check_file_name, check_name, is_file_name
 from implicitq.runs.layout import slug
 from implicitq.types import ActionKind, InputError
-from implicitq.validation import nearest
+from implicitq.validation import nearest, read_settings
 
 Settings = Mapping[str, Any]
 
@@ -28,6 +27,7 @@ class Suite:
     settings: Settings = field(default_factory=dict)  # hyperparameters of all runs
     task_settings: Mapping[str, Settings] = field(default_factory=dict)  # of the runs on one task; these win
     algorithms: tuple[str, ...] | None = None  # only these of a study; None: all of them
+    summary: str = ""  # for the help, of those that have a name
 
     def settings_on(self, task: str) -> dict[str, Any]:
         return {**self.settings, **self.task_settings.get(task, {})}
@@ -38,18 +38,34 @@ _DMC = (
     *("hopper-hop", "humanoid-walk", "reacher-easy", "walker-run"),
 )
 SUITES: dict[str, Suite] = {
-    "gym": Suite("gym", ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")),
-    "adroit": Suite("adroit", ("AdroitHandDoor", "AdroitHandHammer", "AdroitHandPen")),
-    "adroit-relocate": Suite("adroit-relocate", ("AdroitHandRelocate",)),
-    "dmc": Suite("dmc", tuple(f"dm_control/{task}-v0" for task in _DMC)),
-    "quick": Suite("quick", ("Pendulum-v1", "CartPole-v1", "InvertedPendulum-v5", "Acrobot-v1")),
-}
-DESCRIPTIONS = {
-    "gym": "the paper's five MuJoCo tasks, in version 5",
-    "adroit": "door, hammer and pen of the Adroit hand, with corrected rewards",
-    "adroit-relocate": "the fourth Adroit task, which no algorithm of the paper learns",
-    "dmc": "eight tasks of the DeepMind Control Suite",
-    "quick": "four small tasks, two with Box and two with Discrete actions: minutes per run",
+    suite.name: suite
+    for suite in (
+        Suite(
+            "gym",
+            ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5"),
+            summary="the paper's five MuJoCo tasks, in version 5",
+        ),
+        Suite(
+            "adroit",
+            ("AdroitHandDoor", "AdroitHandHammer", "AdroitHandPen"),
+            summary="door, hammer and pen of the Adroit hand, with corrected rewards",
+        ),
+        Suite(
+            "adroit-relocate",
+            ("AdroitHandRelocate",),
+            summary="the fourth Adroit task, which no algorithm of the paper learns",
+        ),
+        Suite(
+            "dmc",
+            tuple(f"dm_control/{task}-v0" for task in _DMC),
+            summary="eight tasks of the DeepMind Control Suite",
+        ),
+        Suite(
+            "quick",
+            ("Pendulum-v1", "CartPole-v1", "InvertedPendulum-v5", "Acrobot-v1"),
+            summary="four small tasks, two with Box and two with Discrete actions: minutes per run",
+        ),
+    )
 }
 
 
@@ -97,13 +113,7 @@ def action_kind(task: str, action_bound: float | None = None) -> ActionKind:
 
 
 def _read(path: Path) -> Suite:
-    try:
-        data = tomllib.loads(read_bytes(path.resolve(), LARGEST_JSON).decode())  # the user named it: a link will do
-    except (OSError, RuntimeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise InputError(f"{path} cannot be read: {reason}") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not a TOML file: {error}") from None
+    data = read_settings(path)
     known = ("name", "tasks", "algorithms", "settings", "task_settings")
     for key in data:
         if key not in known:
@@ -136,7 +146,7 @@ def settings_table(path: Path, key: str, value: Any) -> dict[str, Any]:
     """Hyperparameters as a file gives them; whether an algorithm takes them is seen with its config."""
     if not isinstance(value, dict):
         raise InputError(f"{path}: {key} must be a table of hyperparameters, got {reprlib.repr(value)}")
-    reserved = {"algorithm", "env", "seed", "preset"} & set(value)
+    reserved = set(configs.RESERVED) & set(value)
     if reserved:
         raise InputError(f"{path}: {key} cannot set {', '.join(sorted(reserved))}, which the sweep sets")
     return {name: tuple(item) if isinstance(item, list) else item for name, item in value.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,14 +12,12 @@ from typing import Any
 
 from implicitq import configs
 from implicitq.configs import Config, SACConfig
+from implicitq.runs.settings import SCALE
 from implicitq.types import InputError
-from implicitq.validation import brief, nearest
+from implicitq.validation import brief, nearest, read_settings
 
-_FIXED = frozenset(
-    {"algorithm", "env", "preset", "seed", "steps", "eval_every", "eval_episodes", "checkpoint_every", "log_every"}
-)  # with several of these, trials could not be compared, or nothing is learnt from them
+_FIXED = {*configs.RESERVED, *SCALE}  # with several of these, trials could not be compared, or nothing differs
 _WIDE = 20  # from this ratio of the ends on, a range is searched by orders of magnitude
-_LARGEST = 1 << 20  # bytes of a file
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,8 @@ def read_space(words: Sequence[str], config: Config) -> dict[str, Dimension]:
     """A space that the user gives: one .toml file, or words such as learning_rate=1e-5..1e-3 and bins=5,11,21."""
     if len(words) == 1 and words[0].endswith(".toml"):
         path = Path(words[0])
-        return {name: _checked(name, _of_table(f"{path}: {name}", data), config) for name, data in _load(path).items()}
+        tables = read_settings(path)
+        return {name: _checked(name, _of_table(f"{path}: {name}", data), config) for name, data in tables.items()}
     space: dict[str, Dimension] = {}
     for word in words:
         name, equals, text = word.partition("=")
@@ -84,19 +82,8 @@ def read_space(words: Sequence[str], config: Config) -> dict[str, Dimension]:
                 f"space is a .toml file, or words such as learning_rate=1e-5..1e-3 and bins=5,11,21, got {brief(word)}"
             )
         name = name.removeprefix("--").replace("-", "_")
-        space[name] = _checked(name, _of_text(name, text), config)
+        space[name] = _checked(name, _of_text(text), config)
     return space
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _LARGEST:
-            raise InputError(f"{path} is too large for a search space")
-        return tomllib.loads(path.read_bytes().decode())
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not a TOML file: {error}") from None
 
 
 def _of_table(where: str, data: Any) -> dict[str, Any]:
@@ -114,7 +101,7 @@ def _of_table(where: str, data: Any) -> dict[str, Any]:
     return data
 
 
-def _of_text(name: str, text: str) -> dict[str, Any]:
+def _of_text(text: str) -> dict[str, Any]:
     if ".." in text:
         low, _, high = text.partition("..")
         return {"low": _value(low), "high": _value(high)}
