@@ -168,8 +168,8 @@ def resume(directory: str | Path, env: EnvironmentSource | None = None, **option
         steps = {step for step in steps if step <= least}  # one of them had a damaged checkpoint
 
 
-def goes_on(agent: Agent | Seeds, steps: int) -> bool:
-    """Plan for `steps` environment steps in total, if some are ahead; if not, close what was resumed for nothing."""
+def extend_or_close(agent: Agent | Seeds, steps: int) -> bool:
+    """Plan for `steps` environment steps in total; if none of them are ahead, close it instead and give False."""
     if agent.step >= steps:
         agent.close()
         return False

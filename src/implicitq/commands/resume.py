@@ -68,7 +68,7 @@ def run(arguments: list[str]) -> int:
         **changed,
     )
     planned = _config(options.directory).steps if options.steps is None else options.steps
-    if not several.goes_on(agent, planned):
+    if not several.extend_or_close(agent, planned):
         if options.steps is not None:
             raise InputError(
                 f"--steps is the new total and must be more than the {agent.step:,} that {options.directory} has, "

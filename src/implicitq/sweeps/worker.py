@@ -62,7 +62,7 @@ def work(folder: str, config: dict[str, Any], inexact: bool) -> int:
 def _agent(folder: Path, config: Config, inexact: bool) -> Agent:
     """The agent, untrained or at its newest checkpoint, with as many steps ahead as are planned now."""
     from implicitq.agent import from_config, resume
-    from implicitq.seeds import goes_on
+    from implicitq.seeds import extend_or_close
 
     if not has_run(folder):
         agent = from_config(config)
@@ -70,7 +70,7 @@ def _agent(folder: Path, config: Config, inexact: bool) -> Agent:
         return agent
     agent = resume(folder, config.env, inexact=inexact)
     steps = max(agent.config.steps, config.steps)
-    if not goes_on(agent, steps):
+    if not extend_or_close(agent, steps):
         raise InputError(f"{folder} is at its last step, {agent.step:,}, but its files do not show a finished run")
     _say(f"resuming {folder} at step {agent.step:,} of {steps:,}")
     return agent
