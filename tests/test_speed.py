@@ -19,10 +19,11 @@ from implicitq import compilation
 from implicitq.bench import growth, parts, updates
 from implicitq.bench.clock import Timing, by_turns
 from implicitq.bench.loop import WarmLoop, measure
+from implicitq.bench.policies import alternatives
 from implicitq.commands import bench as command
 from implicitq.commands import main as cli
 from implicitq.compilation import is_about_cache, show_warning, use_cache
-from implicitq.configs import resolve
+from implicitq.configs import POLICIES, resolve
 from implicitq.replay import Replay
 from implicitq.types import Spec
 from toys import SMALL, Toy
@@ -147,6 +148,18 @@ def test_growth_varies_one_thing_at_a_time():
     assert row.cost > 0
     assert row.gflop is not None
     assert growth._varied(resolve("sac", "Pendulum-v1"), spec, "bins", 3) is None  # it has none
+
+
+def test_policies_are_compared_where_the_other_settings_allow_them(capfd):
+    assert list(alternatives(resolve("iq", "Pendulum-v1"))) == list(POLICIES)
+    assert list(alternatives(resolve("iq", "Pendulum-v1", members=2))) == ["multicategorical", "gaussian"]
+    flags = ["--parts", "policies", "--env", "Pendulum-v1", "--hidden", "8", "--batch-size", "8", "--repeats", "1"]
+    assert cli.run(["bench", "iq", "--members", "2", *flags]) == 0
+    told = capfd.readouterr().out
+    assert "gaussian" in told
+    assert "flow" not in told
+    assert cli.run(["bench", "sac", *flags]) == 2
+    assert "sac has one policy" in capfd.readouterr().err
 
 
 def test_the_cost_of_seeds_in_step_is_that_of_one_of_them(monkeypatch):

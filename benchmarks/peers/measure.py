@@ -27,6 +27,7 @@ COMMANDS = {  # of the parts that print JSON, with the cores they may use
     "bench-512": ("0,1", [*BENCH, "iq", "--repeats", "3", "--json"]),
     "bench-256": ("1", [*BENCH, "iq-auto", "--hidden", "256", "256", "--repeats", "3", "--json"]),
     "growth": ("1", [*BENCH, "iq-auto", "--hidden", "256", "256", "--growth", "--repeats", "3", "--json"]),
+    "policies": ("1", [*BENCH, "iq", "--hidden", "256", "256", "--parts", "policies", "--json"]),
 }
 SEEDS = ("miq --hidden 64 64", "iq-auto --hidden 64 64", "miq --hidden 256 256")
 PARTS = ("peers", *COMMANDS, "seeds")
@@ -50,8 +51,8 @@ def measure(part: str, python_of_peers: str) -> None:
     elif part == "seeds":
         words = [sys.executable, str(HERE.parent / "seeds.py"), "--json", "--algorithm"]
         peers.keep(RESULTS, "seeds", [_told("1", [*words, *setting.split()]) for setting in SEEDS])
-    elif part == "growth":
-        peers.keep(RESULTS, "growth", _told(*COMMANDS[part]))
+    elif part in ("growth", "policies"):
+        peers.keep(RESULTS, part, _told(*COMMANDS[part]))
     else:
         known = json.loads(RESULTS.read_text()).get("bench", {}) if RESULTS.exists() else {}
         title = LARGE if part == "bench-512" else SMALL
@@ -74,6 +75,8 @@ def write_page(found: dict[str, Any]) -> None:
         page = _put(page, "around", around_table(benches))
     if "growth" in found:
         page = _put(page, "growth", growth_table(found["growth"]["growth"]))
+    if "policies" in found:
+        page = _put(page, "policies", policies_table(found["policies"]["policies"]))
     if "seeds" in found:
         page = _put(page, "seeds", seeds_table(found["seeds"]))
     PAGE.write_text(page)
@@ -132,6 +135,16 @@ def growth_table(rows: list[dict[str, Any]]) -> str:
             cost += f" ({row['gflop']:.2g} GFLOP)"
         series.setdefault((row["what"], row["measure"]), []).append(cost)
     lines += [f"| `{what}` | {measured} | {'; '.join(costs)} |" for (what, measured), costs in series.items()]
+    return "\n".join(lines)
+
+
+def policies_table(rows: list[dict[str, Any]]) -> str:
+    """Classes of policies, with the time of an update relative to the first."""
+    lines = ["| `--policy` | update, ms | x | GFLOP | sample, us | deterministic, us |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        update, *acting = (row[name]["median"] for name in ("update_ms", "sample_us", "deterministic_us"))
+        cost = f"{update:.2f} | {update / rows[0]['update_ms']['median']:.2f} | {row['gflop']:.3f}"
+        lines.append(f"| `{row['policy']}` | {cost} | {acting[0]:.0f} | {acting[1]:.0f} |")
     return "\n".join(lines)
 
 

@@ -3,5 +3,7 @@
 Machines are noisy: whatever is compared is measured in turn, several times, and the median counts.
 """
 
-PARTS = ("updates", "loop", "predict", "replay", "checkpoint", "start")
+USUAL = ("updates", "loop", "predict", "replay", "checkpoint", "start")
+"""What `implicitq bench` measures unless told otherwise."""
+PARTS = (*USUAL, "policies")
 """What `everything.measure_parts` can measure; here, so that help needs no JAX."""

@@ -8,9 +8,10 @@ from typing import Any
 from implicitq.bench import parts, updates
 from implicitq.bench.growth import measure_growth
 from implicitq.bench.loop import WarmLoop, measure
+from implicitq.bench.policies import measure_policies
 from implicitq.configs import Config
 from implicitq.machine import versions
-from implicitq.types import InputError
+from implicitq.types import InputError, Spec
 
 _QUICK_SHAPES = ("Pendulum-v1", "HalfCheetah-v5")
 
@@ -41,15 +42,22 @@ def measure_parts(
     if "start" in chosen:
         tell(f"the start of {about}")
         found["start"] = parts.measure_start(start, min(repeats, 3))
+    if "policies" in chosen:
+        tell(f"policies of {about}")
+        found["policies"] = measure_policies(config, _spec(config, "--parts policies"), repeats)
     return {**found, "versions": versions()}
 
 
 def measure_all_growth(config: Config, *, repeats: int, quick: bool, tell: Tell) -> dict[str, Any]:
     """How cost grows from the settings of this config, for a task whose sizes are known."""
-    if config.env not in updates.SHAPES:
-        raise InputError(f"--growth knows the sizes of {', '.join(updates.SHAPES)}, got {config.env}")
-    rows = measure_growth(config, updates.spec_of_shape(config.env), repeats, quick, tell)
+    rows = measure_growth(config, _spec(config, "--growth"), repeats, quick, tell)
     return {"growth": [row._asdict() for row in rows], "versions": versions()}
+
+
+def _spec(config: Config, flag: str) -> Spec:
+    if config.env not in updates.SHAPES:
+        raise InputError(f"{flag} knows the sizes of {', '.join(updates.SHAPES)}, got {config.env}")
+    return updates.spec_of_shape(config.env)
 
 
 def _updates(config: Config, repeats: int, quick: bool, tell: Tell) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Any, Generic
 
 from rich.table import Table
 
-from implicitq.bench import PARTS
+from implicitq.bench import PARTS, USUAL
 from implicitq.commands.display import console, error_console, table
 from implicitq.commands.parsing import C, Cache, Hyperparameters, parse_with_config
 from implicitq.compilation import use_cache
@@ -30,11 +30,12 @@ watched(run, {!r})
 @dataclass(frozen=True)
 class Options(Generic[C]):
     config: Hyperparameters[C]
-    parts: tuple[str, ...] = PARTS
+    parts: tuple[str, ...] = USUAL
     """What to measure.
     updates: the compiled update of iq, miq, iq-auto and sac, for tasks of five sizes, beside a large matrix product;
     loop: whole training steps, and where their time goes; predict: acting; replay: adding and sampling transitions;
-    checkpoint: saving; start: from the command to the first update."""
+    checkpoint: saving; start: from the command to the first update;
+    policies: an update and an action with each class of policies, side by side (only if named)."""
     growth: bool = False  # Measure instead how cost grows with width, batch, bins, environments, seeds, replay, steps.
     quick: bool = False  # Fewer tasks and repeats: about a minute.
     repeats: int = 5  # Measurements of each part; the median counts.
@@ -82,6 +83,7 @@ def _tables(found: dict[str, Any]) -> list[Table]:
     if "loop" in found:
         made.append(_loop_table(found["loop"]))
     made += [_others_table(found)] if {"predict", "replay", "checkpoint", "start"} & found.keys() else []
+    made += [_policies_table(found["policies"])] if "policies" in found else []
     return [*made, _growth_table(found["growth"])] if "growth" in found else made
 
 
@@ -137,6 +139,16 @@ def _others_table(found: dict[str, Any]) -> Table:
             told = f"{start['first_step']:.1f} s, {start['first_update']:.1f} s"
             shown.add_row(f"command to first step, first update, {words}", told)
             shown.add_row("  of which compiling or loading what is compiled", f"{start['compiling']:.1f} s")
+    return shown
+
+
+def _policies_table(rows: list[dict[str, Any]]) -> Table:
+    columns = ("policy", "update, ms", "GFLOP", "sample, us", "deterministic, us")
+    shown = table("classes of policies", *columns, left=columns[:1])
+    for row in rows:
+        acting = [f"{row[name]['median']:,.0f}" for name in ("sample_us", "deterministic_us")]
+        shown.add_row(row["policy"], f"{row['update_ms']['median']:.2f}", f"{row['gflop']:.3f}", *acting)
+    shown.caption = "sample, deterministic: an action for one state"
     return shown
 
 
