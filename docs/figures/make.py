@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
 BENCHMARKS = HERE.parent.parent / "benchmarks"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 STYLE = {"font.size": 9, "axes.titlesize": 10, "axes.grid": True, "grid.alpha": 0.25, "legend.frameon": False}
 STYLE |= {"axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.7}
 
@@ -52,35 +53,34 @@ CLAIMS = {  # of the paper -> lines of the table with their colours; those of M-
 }
 
 
-def read(study: str, column: str, file: str = "evaluations.csv") -> tuple[np.ndarray, Curves]:
-    """The steps of the evaluations, and a column of the table for every line, task and seed."""
+def read(study: str, column: str, file: str = "evaluations.csv") -> Curves:
+    """A column of the table for every line, task and seed."""
     rows: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    steps: dict[int, None] = {}
     with (BENCHMARKS / study / file).open() as table:
         for row in csv.DictReader(table):
             rows[row["algo"], row["env"]][row["seed"]].append(float(row[column]))
-            steps[int(row["step"])] = None
-    return np.array(list(steps)), {key: np.array(list(seeds.values())) for key, seeds in rows.items()}
+    return {key: np.array(list(seeds.values())) for key, seeds in rows.items()}
 
 
 def curves_of(
-    study: str, tasks: tuple[str, ...], lines: tuple[str, ...], size: tuple[float, float], time: bool
+    panels: Sequence[tuple[str, str]], lines: tuple[str, ...], size: tuple[float, float], time: bool = False
 ) -> Figure:
-    """A panel for each task: means over seeds, with a band of one standard error, against steps or processor time."""
-    steps, curves = read(study, "mean_return")
-    _, seconds = read(study, "cpu_seconds")
+    """A panel for each study and task: means over seeds, with a band of one standard error, against steps or time."""
     figure = Figure(figsize=size, layout="constrained")
-    for axes, task in zip(figure.subplots(1, len(tasks)), tasks, strict=True):
+    for axes, (study, task) in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        curves = read(study, "mean_return")
+        places = read(study, "cpu_seconds" if time else "step")
         for line, colour in zip(lines, COLOURS, strict=False):
             if (line, task) not in curves:
                 continue
             values = curves[line, task]
-            where = seconds[line, task].mean(axis=0) / 60 if time else steps / 1000
+            where = places[line, task].mean(axis=0) / (60 if time else 1000)
             mean = values.mean(axis=0)
             error = values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
             axes.plot(where, mean, color=colour, label=line)
             axes.fill_between(where, mean - error, mean + error, color=colour, alpha=0.18, linewidth=0)
-        axes.set(title=task, xlabel="minutes of processor time" if time else "thousand steps")
+        title = task.removeprefix("implicitq/")
+        axes.set(title=title, xlabel="minutes of processor time" if time else "thousand steps")
     figure.axes[0].set_ylabel("return")
     drawn = {}  # not every line is on every task
     for axes in figure.axes:
@@ -91,16 +91,21 @@ def curves_of(
 
 def landing(time: bool = False) -> Figure:
     tasks = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
-    return curves_of("gym-100k", tasks, ("iq-auto", "sac", "sbx-crossq", FAST_MIQ), (11, 2.7), time)
+    lines = ("iq-auto", "sac", "sbx-crossq", FAST_MIQ)
+    return curves_of([("gym-100k", task) for task in tasks], lines, (11, 2.7), time)
 
 
 def longer() -> Figure:
-    return curves_of("gym-300k", ("HalfCheetah-v5", "Hopper-v5"), (ONE_NETWORK, "sac"), (8, 3.1), time=False)
+    """Longer runs: three Gym tasks, and the door of Adroit."""
+    panels = [("gym-300k", task) for task in ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")]
+    panels.append(("claims", "implicitq/AdroitHandDoor-v1"))
+    lines = ("iq", "miq", "sac", "iq learning_rate=0.0003", "sac learning_rate=0.0003", ONE_NETWORK)
+    return curves_of(panels, lines, (11, 2.9))
 
 
 def ingredients() -> Figure:
     """The return of `miq-auto` without each of its ingredients, as a share of its own on the same seeds."""
-    _, curves = read("gym-100k", "mean_return")
+    curves = read("gym-100k", "mean_return")
     tasks = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
     figure = Figure(figsize=(8, 3.9), layout="constrained")
     axes = figure.subplots()
@@ -126,10 +131,11 @@ def target_update() -> Figure:
     panels = [(task, column) for task in tasks for column in files]
     for row, algorithm in zip(figure.subplots(2, len(panels)), ("iq", "miq"), strict=True):
         for axes, (task, column) in zip(row, panels, strict=True):
-            steps, curves = read("claims", column, files[column])
-            for (flags, label), colour in zip(LAMBDAS.items(), COLOURS, strict=True):
-                if (algorithm + flags, task) in curves:
-                    axes.plot(steps / 1000, curves[algorithm + flags, task][0], color=colour, label=label)
+            curves, steps = (read("claims", each, files[column]) for each in (column, "step"))
+            for (flags, label), colour in zip(LAMBDAS.items(), COLOURS, strict=False):
+                key = (algorithm + flags, task)
+                if key in curves:
+                    axes.plot(steps[key][0] / 1000, curves[key][0], color=colour, label=label)
             axes.set(title=f"{algorithm}, {task.split('-')[0]}: {'V' if column == 'value' else 'return'}")
             if column == "value":
                 axes.set_yscale("symlog", linthresh=100)
@@ -142,14 +148,14 @@ def target_update() -> Figure:
 def claims() -> Figure:
     """Returns of the studies of the paper's claims, a column for each and a row for each task."""
     figure = Figure(figsize=(9, 5.6), layout="constrained")
-    steps, curves = read("claims", "mean_return")
+    curves, steps = (read("claims", each) for each in ("mean_return", "step"))
     for row, task in zip(figure.subplots(2, len(CLAIMS)), ("HalfCheetah-v5", "Hopper-v5"), strict=True):
         for axes, (claim, lines) in zip(row, CLAIMS.items(), strict=True):
             for line, (label, colour) in lines.items():
                 if (line, task) in curves:
                     dashes = "--" if label.startswith(("M-IQ", "Trust")) else "-"
                     mean = curves[line, task].mean(axis=0)
-                    axes.plot(steps / 1000, mean, dashes, color=COLOURS[colour], label=label)
+                    axes.plot(steps[line, task][0] / 1000, mean, dashes, color=COLOURS[colour], label=label)
             axes.set(title=f"{task.split('-')[0]}: {claim}")
     for axes in figure.axes[: len(CLAIMS)]:
         axes.legend(fontsize=7)

@@ -17,6 +17,8 @@ OF_THE_PROCESS = ("processor", "threads", TOGETHER, XLA_FLAGS)
 """What the bits of a result depend on besides versions of packages: how the run was made."""
 
 PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
+TASK_PACKAGES = {"AdroitHand": ("gymnasium-robotics",), "dm_control/": ("dm-control", "shimmy")}
+"""Packages that tasks come from, by a part of their ids: recorded with runs on these tasks alone."""
 
 Device = Any
 """A `jax.Device`, which type checkers do not take for a type."""
@@ -36,13 +38,13 @@ class Memory(NamedTuple):
     free: int
 
 
-def versions(together: Sequence[int] = ()) -> dict[str, Any]:
-    """Versions and machine of this process, as versions.json of a run keeps them.
+def versions(together: Sequence[int] = (), env: str = "") -> dict[str, Any]:
+    """Versions and machine of this process, as versions.json of a run on `env` keeps them.
 
     `together` are the seeds that it trains in step.
     """
     found = {}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *(name for part, names in TASK_PACKAGES.items() if part in env for name in names)):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

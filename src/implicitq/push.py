@@ -146,7 +146,8 @@ def _facts(
 
 def _versions(folder: Path) -> dict[str, Any]:
     """The versions that say how the run was made; nothing else that may be in the file."""
-    known = ("python", *machine.PACKAGES, "system", "processor", "threads")
+    of_tasks = (name for names in machine.TASK_PACKAGES.values() for name in names)
+    known = ("python", *machine.PACKAGES, *of_tasks, "system", "processor", "threads")
     found = layout.read_versions(folder) or {}
     return {name: found[name] for name in known if isinstance(found.get(name), str | int)}
 

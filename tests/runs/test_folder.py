@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import implicitq
 import toys
 from implicitq import InputError
 from implicitq.commands import main as cli
+from implicitq.configs import resolve
 from implicitq.machine import versions
 from implicitq.runs.folder import RunFolder
 from implicitq.runs.layout import read_config, read_evaluations, read_run
@@ -199,6 +201,19 @@ def test_packages_that_a_task_does_not_use_do_not_count(small, tmp_path):
     implicitq.resume(tmp_path / "one").close()
     with pytest.raises(InputError, match=r"other conditions \(mujoco 2.0.0 -> "):
         implicitq.resume(tmp_path / "other", trust_env=True)
+
+
+def test_the_package_that_a_task_comes_from_counts_where_it_was_recorded(tmp_path):
+    RunFolder.create(tmp_path / "run", resolve("iq", "dm_control/cartpole-swingup-v0")).close()
+    path = tmp_path / "run" / "versions.json"
+    recorded = json.loads(path.read_text())
+    with closing(RunFolder.open(tmp_path / "run")) as run:
+        run.check_exactness()
+        path.write_text(json.dumps({**recorded, "shimmy": "0.1"}))
+        with pytest.raises(InputError, match=r"other conditions \(shimmy 0.1 -> "):
+            run.check_exactness()
+        path.write_text(json.dumps({name: recorded[name] for name in recorded.keys() - {"shimmy"}}))
+        run.check_exactness()  # a run from before it was recorded
 
 
 # Folders that vanish, files that were lost or edited, disks that are full: a sentence, and nothing made worse.

@@ -20,7 +20,7 @@ from implicitq.configs import Config
 from implicitq.envs.making import EnvironmentFailed
 from implicitq.envs.statistics import Shared
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Stopped
-from implicitq.machine import TOGETHER, XLA_FLAGS, unused_packages, versions
+from implicitq.machine import TASK_PACKAGES, TOGETHER, XLA_FLAGS, unused_packages, versions
 from implicitq.runs import branches, layout, policy_file
 from implicitq.runs.branches import Branch
 from implicitq.runs.checkpoints import Checkpoints, Loss, ReplayDamaged
@@ -108,7 +108,7 @@ class RunFolder:
         directory.mkdir(parents=True, exist_ok=True)
         run = RunFolder(directory, config, together)
         with run._closed_on_failure():
-            run._files.write(VERSIONS, json_bytes(versions(together)))
+            run._files.write(VERSIONS, json_bytes(versions(together, config.env)))
             if start is not None:
                 run._files.write(START, start.content)
                 run._files.write(BRANCHES, json_bytes(branches.to_file([branches.begun_with(start.told)])))
@@ -295,10 +295,12 @@ class RunFolder:
     def check_exactness(self) -> None:
         """Refuse to go on where the same bits cannot be expected."""
         try:
-            then, now = layout.read_versions(self.directory) or {}, versions(self._together)
+            then = layout.read_versions(self.directory) or {}
+            now = versions(self._together, self.config.env)
         except InputError as error:
             raise InputError(f"{self.directory}: {error}") from None
-        used = {**now, TOGETHER: None, XLA_FLAGS: None}.keys() - unused_packages(self.config.env)
+        unknown = {name for names in TASK_PACKAGES.values() for name in names} - then.keys()  # not recorded at first
+        used = {**now, TOGETHER: None, XLA_FLAGS: None}.keys() - unused_packages(self.config.env) - unknown
         changed = sorted(name for name in used if then.get(name) != now.get(name))
         if changed:
             listed = ", ".join(f"{name} {then.get(name)} -> {now.get(name)}" for name in changed)
