@@ -17,8 +17,9 @@ OF_THE_PROCESS = ("processor", "threads", TOGETHER, XLA_FLAGS)
 """What the bits of a result depend on besides versions of packages: how the run was made."""
 
 PACKAGES = ("implicitq", "jax", "jaxlib", "equinox", "optax", "numpy", "gymnasium", "mujoco")
-TASK_PACKAGES = {"AdroitHand": ("gymnasium-robotics",), "dm_control/": ("dm-control", "shimmy")}
-"""Packages that tasks come from, by a part of their ids: recorded with runs on these tasks alone."""
+_TASKS = {"AdroitHand": ("gymnasium-robotics",), "dm_control/": ("dm-control", "shimmy")}  # by a part of their ids
+TASK_PACKAGES = tuple(name for names in _TASKS.values() for name in names)
+"""Packages that tasks come from, recorded with runs on these tasks alone."""
 
 Device = Any
 """A `jax.Device`, which type checkers do not take for a type."""
@@ -44,7 +45,7 @@ def versions(together: Sequence[int] = (), env: str = "") -> dict[str, Any]:
     `together` are the seeds that it trains in step.
     """
     found = {}
-    for package in (*PACKAGES, *(name for part, names in TASK_PACKAGES.items() if part in env for name in names)):
+    for package in (*PACKAGES, *(name for part, names in _TASKS.items() if part in env for name in names)):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -61,13 +62,14 @@ def versions(together: Sequence[int] = (), env: str = "") -> dict[str, Any]:
 
 
 def unused_packages(env: str) -> frozenset[str]:
-    """Packages that a task certainly does not use: only known of those that Gymnasium itself brings."""
+    """Packages that do not count for a task: those of other tasks, and MuJoCo for what Gymnasium has without it."""
     import gymnasium as gym  # slow to import
 
     entry = gym.registry.get(env)
     place = "" if entry is None else str(entry.entry_point)
     own = place.startswith("gymnasium.envs.") and ".mujoco" not in place
-    return frozenset({"mujoco"}) if own else frozenset()
+    of_others = {name for part, names in _TASKS.items() if part not in env for name in names}
+    return frozenset(of_others | {"mujoco"} if own else of_others)
 
 
 def _processor() -> str:

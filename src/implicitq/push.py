@@ -146,8 +146,7 @@ def _facts(
 
 def _versions(folder: Path) -> dict[str, Any]:
     """The versions that say how the run was made; nothing else that may be in the file."""
-    of_tasks = (name for names in machine.TASK_PACKAGES.values() for name in names)
-    known = ("python", *machine.PACKAGES, *of_tasks, "system", "processor", "threads")
+    known = ("python", *machine.PACKAGES, *machine.TASK_PACKAGES, "system", "processor", "threads")
     found = layout.read_versions(folder) or {}
     return {name: found[name] for name in known if isinstance(found.get(name), str | int)}
 

@@ -13,13 +13,16 @@ import time
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from implicitq.commands import main as cli
+from implicitq.configs import resolve
 from implicitq.reports.figures import to_svg
-from implicitq.reports.reading import gather
+from implicitq.reports.reading import _by_versions, gather
 from implicitq.reports.report import Written, write_report
 from implicitq.reports.tables import DataTable
+from implicitq.runs.layout import FoundRun
 from implicitq.sweeps.studies import Study, Variant, expand
 from implicitq.sweeps.suites import Suite
 from implicitq.types import InputError
@@ -173,6 +176,20 @@ def test_a_package_that_the_task_does_not_use_is_not_another_version(finished_sw
     run = next(run for run in small_plan.runs if run.env == "Pendulum-v1")
     (finished_sweep / run.folder / "versions.json").write_text(json.dumps({**VERSIONS, "mujoco": "3.0.0"}))
     assert len(gather(finished_sweep).runs) == len(small_plan.runs)
+
+
+@pytest.mark.parametrize(("found", "sets"), [({"1.4.2"}, 1), ({"1.4.1", "1.4.2"}, 2)])
+def test_a_package_that_only_some_tasks_come_from_sets_its_own_runs_apart(found, sets):
+    def run(env: str, **more: str) -> FoundRun:
+        name, nothing = " ".join((env, *more.values())), np.zeros(0)
+        return FoundRun(Path(), name, resolve("iq", env), {**VERSIONS, **more}, nothing, nothing, nothing)
+
+    adroit = [run("implicitq/AdroitHandDoor-v1", **{"gymnasium-robotics": version}) for version in sorted(found)]
+    control = run("dm_control/hopper-hop-v0", shimmy="2.0.1")
+    groups = list(_by_versions([run("Hopper-v5"), *adroit, control]).values())
+    assert len(groups) == sets
+    for group, own in zip(groups, adroit, strict=True):
+        assert {each.name for each in group} == {"Hopper-v5", control.name, own.name}
 
 
 @pytest.mark.usefixtures("undrawn")

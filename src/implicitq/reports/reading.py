@@ -10,7 +10,7 @@ from typing import Any
 
 from implicitq import configs
 from implicitq.configs import Config
-from implicitq.machine import OF_THE_PROCESS, unused_packages
+from implicitq.machine import OF_THE_PROCESS, TASK_PACKAGES, unused_packages
 from implicitq.reports.labels import BRANCH
 from implicitq.runs.finding import Broken, find_runs
 from implicitq.runs.layout import FoundRun, slug
@@ -222,23 +222,32 @@ def _missing(folder: str, run: FoundRun | None) -> str:
 def _by_versions(runs: Sequence[FoundRun]) -> dict[tuple, list[FoundRun]]:
     """Groups of runs that may be compared; those of other libraries need only the same environments.
 
-    Packages that a task does not use do not set its runs apart.
+    Packages that a task does not use do not set its runs apart, nor does one that other tasks come from.
     """
-    sets: dict[tuple, list[FoundRun]] = {}
+    recorded = [_recorded(run) for run in runs]
+    every = set().union(*recorded)
+    alike = {name for name in TASK_PACKAGES if sum(name == other for other, _ in every) == 1}
     unused = {env: unused_packages(env) for env in {run.config.env for run in runs}}
-    for run in sorted(runs, key=lambda run: (isinstance(run.config, ForeignConfig), bool(unused[run.config.env]))):
-        known = {name: str(version) for name, version in (run.versions or {}).items() if name not in _OF_THE_MACHINE}
-        left_out = unused[run.config.env] & known.keys()
-        own = tuple(sorted((name, version) for name, version in known.items() if name not in left_out))
-        keys = [own]
+    left_out = [alike | unused[run.config.env] for run in runs]
+    counted = [{pair for pair in own if pair[0] not in out} for own, out in zip(recorded, left_out, strict=True)]
+    sets: dict[tuple, list[FoundRun]] = {}
+    # Those that count most packages come first: the others can join them.
+    for run, own in sorted(
+        zip(runs, counted, strict=True), key=lambda each: (isinstance(each[0].config, ForeignConfig), -len(each[1]))
+    ):
+        may_lack, needed = unused[run.config.env], own
         if isinstance(run.config, ForeignConfig):
-            tasks = {(name, version) for name, version in own if name in random_scores.PACKAGES}
-            keys = [key for key in sets if tasks <= set(key)] or keys
-        elif left_out:
-            keys = [key for key in sets if set(own) <= set(key)] or keys
-        for key in keys:
+            needed = {pair for pair in own if pair[0] in random_scores.PACKAGES}
+            may_lack = {name for name, _ in every}
+        joined = [key for key in sets if needed <= set(key) and {name for name, _ in set(key) - needed} <= may_lack]
+        for key in joined or [tuple(sorted(own))]:
             sets.setdefault(key, []).append(run)
     return sets
+
+
+def _recorded(run: FoundRun) -> set[tuple[str, str]]:
+    """Packages of a run with their versions."""
+    return {(name, str(version)) for name, version in (run.versions or {}).items() if name not in _OF_THE_MACHINE}
 
 
 def _tell(key: tuple, sets: Mapping[tuple, Sequence[FoundRun]]) -> str:

@@ -299,7 +299,7 @@ class RunFolder:
             now = versions(self._together, self.config.env)
         except InputError as error:
             raise InputError(f"{self.directory}: {error}") from None
-        unknown = {name for names in TASK_PACKAGES.values() for name in names} - then.keys()  # not recorded at first
+        unknown = set(TASK_PACKAGES) - then.keys()  # runs of earlier versions have not recorded them
         used = {**now, TOGETHER: None, XLA_FLAGS: None}.keys() - unused_packages(self.config.env) - unknown
         changed = sorted(name for name in used if then.get(name) != now.get(name))
         if changed:
