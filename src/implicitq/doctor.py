@@ -6,7 +6,6 @@ import importlib.metadata
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from implicitq.compilation import VARIABLE
-from implicitq.machine import available, versions
+from implicitq.machine import available, python, versions
 
 _LITTLE_DISK = 5e9  # bytes: a replay of a million rows, its copy in the run folder, and room to move
 _LITTLE_MEMORY = 1e9
@@ -128,7 +127,7 @@ def _rendering() -> Iterator[Finding]:
     }
     for name, (task, setting) in tries.items():
         environment = {**os.environ, **{key: value for key, value in setting.items() if value is not None}}
-        command = [sys.executable, "-c", _RENDER, task]
+        command = python("-c", _RENDER, task)
         try:
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
             reason = "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["it crashed"])[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -78,6 +79,15 @@ def _processor() -> str:
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+def python(*arguments: str) -> list[str]:
+    """A command that runs Python with these arguments: `-m` or `-c`, and what follows.
+
+    It imports from the working folder only if this process does, too: the folder may be that of a stranger.
+    """
+    here = {"", os.getcwd()} & set(sys.path)
+    return [sys.executable, *(() if here else ("-P",)), *arguments]
 
 
 def refuse_excess(what: str, reserved: int, used: int) -> None:

@@ -38,6 +38,14 @@ def environments(source, vectorization: str = "sync", **more) -> TrainingEnviron
     return TrainingEnvironments(EnvironmentMaker(source), 2, vectorization, 0, **more)
 
 
+def test_a_process_for_an_environment_starts_without_modules_of_the_working_folder(tmp_path, monkeypatch):
+    (tmp_path / "socket.py").write_text("raise SystemExit")  # multiprocessing imports a module of this name
+    monkeypatch.chdir(tmp_path)
+    with contextlib.closing(environments("Pendulum-v1", "async")) as found:
+        assert len(found.start()) == 2
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
 def metrics(directory: Path) -> list[dict[str, str]]:
     with open(directory / "metrics.csv", newline="") as file:
         return list(csv.DictReader(file))

@@ -360,6 +360,15 @@ def work(out: Path, run: PlannedRun, inexact: bool = False) -> int:
     return worker.work(**json.loads(order))
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_worker_imports_from_the_working_folder_only_if_the_sweep_does(trusted, tmp_path, monkeypatch):
+    (tmp_path / "numbers.py").write_text("raise SystemExit(77)")  # NumPy imports a module of this name
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path] + [str(tmp_path)] * trusted)
+    told = subprocess.run(sweep.worker_command(tmp_path, planned(), False)[:-2], capture_output=True, check=False)
+    assert (told.returncode == 77) is trusted
+
+
 def test_a_run_is_made_and_gone_on_with_beyond_its_planned_end(tmp_path, capsys):
     run = planned(steps=80)
     assert work(tmp_path, run) == 0

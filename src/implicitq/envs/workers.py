@@ -11,8 +11,8 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -25,6 +25,7 @@ from implicitq.envs.statistics import State
 from implicitq.types import InputError
 
 _NO_MAIN_GUARD = 81  # exit code of a worker that was about to run the user's script once more
+_SAFE_PATH = "PYTHONSAFEPATH"
 _PATIENCE = 10.0  # seconds for an environment to close and its process to end
 
 
@@ -97,7 +98,8 @@ class OwnProcess:
         self._waiting = True  # for an answer; it may never come
         self._open = True
         try:
-            self._process.start()
+            with _safe_path():
+                self._process.start()
         except Exception as error:
             self._open = False
             self._pipe.close()
@@ -180,6 +182,23 @@ class OwnProcess:
         else:
             how = f"was killed by signal {-code} ({_signal_name(-code)})"
         return EnvironmentFailed(f"the process of {self._name} {how} in {self._call}")
+
+
+@contextmanager
+def _safe_path() -> Iterator[None]:
+    """Python that starts meanwhile imports nothing from the working folder by itself: it may be that of a stranger.
+
+    A process of `multiprocessing` then takes over the path of this one.
+    """
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
 
 
 def _serve(maker: Callable[[], gym.Env], name: str, pipe: Connection) -> None:

@@ -7,13 +7,13 @@ import importlib.metadata
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from implicitq.machine import python
 from implicitq.runs.layout import has_run, progress_of
 from implicitq.sweeps import sweep
 from implicitq.sweeps.display import Live
@@ -59,7 +59,7 @@ def _check_answers(address: str) -> None:
     code = "import sys, ray; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='CRITICAL')"
     try:
         tried = subprocess.run(
-            [sys.executable, "-c", code, address], capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False
+            python("-c", code, address), capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
         raise InputError(_no_answer(address, f"nothing within {_ANSWER_SECONDS} seconds")) from None

@@ -7,7 +7,6 @@ import json
 import os
 import reprlib
 import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicitq.configs import to_flags, to_json
+from implicitq.machine import python
 from implicitq.runs import layout
 from implicitq.runs.files import check_file_name, check_name, read_end, read_json, refuse_links, write_json
 from implicitq.runs.settings import differences, identity
@@ -107,7 +107,7 @@ def train_command(run: PlannedRun, folder: Path) -> list[str]:
 def worker_command(out: Path, run: PlannedRun, inexact: bool) -> list[str]:
     """A process that makes the run, or goes on with it; it ends soon after this one does."""
     order = {"folder": str(out / run.folder), "config": to_json(run.config()), "inexact": inexact}
-    return [sys.executable, "-m", "implicitq.sweeps.worker", str(os.getpid()), json.dumps(order)]
+    return python("-m", "implicitq.sweeps.worker", str(os.getpid()), json.dumps(order))
 
 
 def log_path(out: Path, run: PlannedRun) -> Path:
