@@ -14,7 +14,7 @@ import pytest
 from implicitq import configs
 from implicitq.commands import main as cli
 from implicitq.events import Evaluated
-from implicitq.tuning import study
+from implicitq.tuning import storage, study
 from implicitq.tuning.space import Choice, Range, default_space, read_space
 from implicitq.tuning.study import Plan, search
 from implicitq.types import Evaluation, InputError
@@ -87,6 +87,28 @@ def test_an_interrupted_search_chooses_what_it_would_have_chosen(tmp_path, monke
     object.__setattr__(other.config, "seed", 1)
     search(tmp_path / "other", other, 2, lambda text: None)
     assert params_of(tmp_path / "other") != params_of(tmp_path / "whole")[:2]
+
+
+def test_a_trial_that_ends_while_the_trials_are_looked_at_is_not_made_again(tmp_path, monkeypatch):
+    module, out = storage.client(), tmp_path / "out"
+    (out / study.TRIALS).mkdir(parents=True)
+    opened = storage.open_study(module, out, None)
+    claimed = study._claim(module, out, plan(), opened, 2)
+    assert claimed is not None
+    number, lock = claimed
+    lock.close()
+    take = storage.take
+
+    def end_it_first(folder, which):
+        if which == number and opened.trials[number].state == module.trial.TrialState.RUNNING:
+            opened.tell(number, 1.0)
+        return take(folder, which)
+
+    monkeypatch.setattr(storage, "take", end_it_first)
+    claimed = study._claim(module, out, plan(), opened, 2)
+    assert claimed is not None
+    assert claimed[0] == number + 1
+    claimed[1].close()
 
 
 def test_two_searches_in_one_folder_share_the_work(tmp_path, monkeypatch):

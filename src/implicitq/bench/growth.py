@@ -9,7 +9,7 @@ from typing import NamedTuple
 from implicitq.bench.clock import by_turns
 from implicitq.bench.loop import WarmLoop
 from implicitq.bench.parts import measure_replay, repeat_last_row
-from implicitq.bench.updates import learner_with_batch, products
+from implicitq.bench.updates import learner_with_batch, products, updating
 from implicitq.configs import Config
 from implicitq.types import Spec
 
@@ -71,12 +71,7 @@ def _varied(config: Config, spec: Spec, what: str, value: int) -> tuple[Config, 
 
 def _update(config: Config, spec: Spec, what: str, value: int, repeats: int) -> Growth:
     learner, batch = learner_with_batch(config, spec)
-
-    def update() -> None:
-        learner.update(batch)
-        learner.wait()
-
-    seconds = by_turns({"update": update}, repeats)["update"].median
+    seconds = by_turns({"update": updating(learner, batch)}, repeats)["update"].median
     return Growth(what, value, "update, ms", 1e3 * seconds, products(config, spec, batch) / 1e9)
 
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from implicitq import configs
 from implicitq.bench.clock import by_turns
-from implicitq.bench.updates import learner_with_batch, products
+from implicitq.bench.updates import learner_with_batch, products, updating
 from implicitq.configs import Config
-from implicitq.types import InputError, Spec
+from implicitq.learner import Learner
+from implicitq.types import InputError, Spec, Transition
 
 
 def measure_policies(config: Config, spec: Spec, repeats: int) -> list[dict[str, Any]]:
@@ -48,15 +49,10 @@ def alternatives(config: Config) -> dict[str, Config]:
     return found
 
 
-def _works(name: str, learner: Any, batch: Any) -> dict[str, Callable[[], Any]]:
+def _works(name: str, learner: Learner, batch: Transition[np.ndarray]) -> dict[str, Callable[[], Any]]:
     state = np.array(batch.observation[:1])
-
-    def update() -> None:
-        learner.update(batch)
-        learner.wait()
-
     return {
-        f"{name} update": update,
+        f"{name} update": updating(learner, batch),
         f"{name} sample": lambda: learner.newest.sample(state, 0)[0].block_until_ready(),
         f"{name} deterministic": lambda: learner.newest.deterministic(state).block_until_ready(),
     }

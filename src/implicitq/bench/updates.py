@@ -40,12 +40,7 @@ _ROWS = 2_048  # of the replay that batches are drawn from
 def measure_updates(config: Config, spec: Spec, repeats: int) -> dict[str, Any]:
     """The speed of the compiled update on a batch in memory, also as a share of the speed of large matrix products."""
     learner, batch = learner_with_batch(config, spec)
-
-    def update() -> None:
-        learner.update(batch)
-        learner.wait()
-
-    found = by_turns({"update": update, "adam": adam_step(config, spec), **large_products()}, repeats)
+    found = by_turns({"update": updating(learner, batch), "adam": adam_step(config, spec), **large_products()}, repeats)
     needed, seconds = products(config, spec, batch), found["update"]
     rate = 2 * _SIDE**3 / min(found["xla"].median, found["numpy"].median)
     return {
@@ -84,6 +79,16 @@ def learner_with_batch(config: Config, spec: Spec) -> tuple[Learner, Transition[
     learner = Learner(algorithm, spec, config)
     replay = random_replay(config, spec, learner.action_dtype, _ROWS, _ROWS // 2, algorithm.needs_later_steps)
     return learner, replay.sample(config.batch_size)
+
+
+def updating(learner: Learner, batch: Transition[np.ndarray]) -> Callable[[], None]:
+    """A function that makes one update, and waits for it."""
+
+    def update() -> None:
+        learner.update(batch)
+        learner.wait()
+
+    return update
 
 
 def random_replay(

@@ -208,13 +208,16 @@ def _settings(space: Space, params: dict[str, Any]) -> dict[str, Any]:
 
 def _claim(module: Any, out: Path, plan: Plan, study: optuna.Study, trials: int) -> tuple[int, Any] | None:
     """A trial that nobody works on: one that was left behind, or a new one; None if there are enough."""
+    running = module.trial.TrialState.RUNNING
     with storage.turn(out):
         there = study.trials
         for trial in there:
-            if trial.state == module.trial.TrialState.RUNNING:
-                lock = storage.take(out / TRIALS, trial.number)
-                if lock is not None:
-                    return trial.number, lock
+            lock = storage.take(out / TRIALS, trial.number) if trial.state == running else None
+            if lock is None:
+                continue
+            if study.trials[trial.number].state == running:
+                return trial.number, lock
+            lock.close()  # it has ended since the trials were read
         if len(there) >= trials:
             return None
         # A generator of its own for every trial: a search that was interrupted chooses what it would have chosen.
