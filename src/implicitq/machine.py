@@ -45,21 +45,24 @@ def versions(together: Sequence[int] = (), env: str = "") -> dict[str, Any]:
 
     `together` are the seeds that it trains in step.
     """
-    found = {}
-    for package in (*PACKAGES, *(name for part, names in _TASKS.items() if part in env for name in names)):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = None
+    of_task = (name for part, names in _TASKS.items() if part in env for name in names)
     return {
         "python": platform.python_version(),
-        **found,
+        **{package: version_of(package) for package in (*PACKAGES, *of_task)},
         "system": platform.system(),
         "processor": _processor(),
         "threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         **({TOGETHER: list(together)} if len(together) > 1 else {}),
         **({XLA_FLAGS: os.environ["XLA_FLAGS"]} if os.environ.get("XLA_FLAGS") else {}),
     }
+
+
+def version_of(package: str) -> str | None:
+    """Of what is installed; None if it is not."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def unused_packages(env: str) -> frozenset[str]:

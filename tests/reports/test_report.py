@@ -178,16 +178,15 @@ def test_a_package_that_the_task_does_not_use_is_not_another_version(finished_sw
     assert len(gather(finished_sweep).runs) == len(small_plan.runs)
 
 
-@pytest.mark.parametrize(("found", "sets"), [({"1.4.2"}, 1), ({"1.4.1", "1.4.2"}, 2)])
-def test_a_package_that_only_some_tasks_come_from_sets_its_own_runs_apart(found, sets):
+@pytest.mark.parametrize("found", [["1.4.2"], ["1.4.1", "1.4.2"]])
+def test_a_package_that_only_some_tasks_come_from_sets_its_own_runs_apart(found):
     def run(env: str, **more: str) -> FoundRun:
         name, nothing = " ".join((env, *more.values())), np.zeros(0)
         return FoundRun(Path(), name, resolve("iq", env), {**VERSIONS, **more}, nothing, nothing, nothing)
 
-    adroit = [run("implicitq/AdroitHandDoor-v1", **{"gymnasium-robotics": version}) for version in sorted(found)]
+    adroit = [run("implicitq/AdroitHandDoor-v1", **{"gymnasium-robotics": version}) for version in found]
     control = run("dm_control/hopper-hop-v0", shimmy="2.0.1")
     groups = list(_by_versions([run("Hopper-v5"), *adroit, control]).values())
-    assert len(groups) == sets
     for group, own in zip(groups, adroit, strict=True):
         assert {each.name for each in group} == {"Hopper-v5", control.name, own.name}
 

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from implicitq.bench.clock import seconds_of, summary
+from implicitq.bench.updates import updating
 from implicitq.configs import Config
 from implicitq.envs.making import EnvironmentMaker
 from implicitq.events import Ticked
@@ -60,13 +61,8 @@ class WarmLoop:
 
     def update_seconds(self, count: int) -> float:
         """Seconds per update, over `count` updates on one batch."""
-        batch, learner = self.trainer.replay.sample(self.config.batch_size), self.trainer.learner
-
-        def update() -> None:
-            learner.update(batch)
-            learner.wait()  # a training step waits for it too: the next action needs it
-
-        return seconds_of(update, count) / count
+        batch = self.trainer.replay.sample(self.config.batch_size)
+        return seconds_of(updating(self.trainer.learner, batch), count) / count
 
     def close(self) -> None:
         for trainer in self._group.trainers:

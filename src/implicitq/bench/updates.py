@@ -82,7 +82,7 @@ def learner_with_batch(config: Config, spec: Spec) -> tuple[Learner, Transition[
 
 
 def updating(learner: Learner, batch: Transition[np.ndarray]) -> Callable[[], None]:
-    """A function that makes one update, and waits for it."""
+    """A function that makes one update, and waits for it, as a training step does: the next action needs it."""
 
     def update() -> None:
         learner.update(batch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from implicitq.machine import version_of
 from implicitq.runs.files import LARGEST_RETURN, check_name, read_json, write_json
 from implicitq.runs.study_table import ABOUT, read_extra
 from implicitq.types import InputError
@@ -20,13 +20,7 @@ PACKAGES = ("gymnasium", "mujoco", "gymnasium-robotics")  # what the returns of 
 
 
 def environment_versions() -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+    return {package: version_of(package) for package in PACKAGES}
 
 
 def measure(task: str, episodes: int = EPISODES, seed: int = 0) -> dict[str, Any]:
