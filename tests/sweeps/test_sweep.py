@@ -474,6 +474,15 @@ def test_cores_are_reserved_once(tmp_path, monkeypatch):
         assert len(again) == 1
 
 
+def test_no_core_is_reserved_through_a_link(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
+    (tmp_path / f"implicitq-{os.getuid()}-core-0.lock").symlink_to(tmp_path / "elsewhere")
+    with cluster.reserved_cores(1) as none:
+        assert none == set()
+    assert not (tmp_path / "elsewhere").exists()
+
+
 @needs_ray
 def test_a_node_killed_in_the_middle_costs_only_the_steps_since_its_checkpoint(tmp_path, long_suite):
     """Two nodes with a processor each; the one that is at work is killed, and the other finishes all runs."""

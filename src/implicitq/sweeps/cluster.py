@@ -187,7 +187,10 @@ def reserved_cores(count: int) -> Iterator[set[int]]:
             if len(held) == count:
                 break
             path = Path(tempfile.gettempdir()) / f"implicitq-{os.getuid()}-core-{core}.lock"
-            handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            except OSError:  # a link, or the file of somebody else: everybody may write there
+                continue
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 held[core] = handle
