@@ -474,7 +474,7 @@ flow_deterministic = jax.jit(Flow.deterministic)
 
 def test_a_spline_rises_from_corner_to_corner_and_goes_back():
     x = jnp.linspace(-1, 1, 2_001)[:, None]
-    spline = Spline.of(jnp.tile(jax.random.normal(KEY, (1, 1, 25)), (2_001, 1, 1)))
+    spline = Spline.of(jnp.tile(jax.random.normal(KEY, (1, 1, 16)), (2_001, 1, 1)))
     y, log_slope = spline.forward(x)
     assert (float(y[0, 0]), float(y[-1, 0])) == pytest.approx((-1, 1), abs=1e-5)
     assert (np.diff(np.asarray(y)[:, 0]) > 0).all()
@@ -485,9 +485,33 @@ def test_a_spline_rises_from_corner_to_corner_and_goes_back():
 
 def test_parameters_of_zero_are_the_identity():
     x = jnp.linspace(-1, 1, 11)[:, None]
-    y, log_slope = Spline.of(jnp.zeros((11, 1, 25))).forward(x)
+    y, log_slope = Spline.of(jnp.zeros((11, 1, 16))).forward(x)
     np.testing.assert_allclose(y, x, atol=1e-6)
     np.testing.assert_allclose(log_slope, 0, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [5.0, 50.0])
+def test_a_spline_that_differs_by_many_nats_is_still_a_density_and_goes_back(scale):
+    x = jnp.linspace(-1, 1, 20_001)[:, None]
+    spline = Spline.of(jnp.tile(scale * jax.random.normal(KEY, (1, 1, 16)), (20_001, 1, 1)))
+    _, log_slope = spline.forward(x)
+    assert float(jnp.ptp(log_slope)) > 4 * scale
+    density = np.exp(np.asarray(log_slope, float)[:, 0])
+    assert np.trapezoid(density, np.asarray(x, float)[:, 0]) == pytest.approx(2, abs=0.01)
+    back, _ = spline.forward(spline.inverse(x))
+    np.testing.assert_allclose(back, x, atol=1e-4)
+
+
+def test_what_is_all_but_impossible_is_still_learnt_from():
+    """Where a piece has no share to speak of, ln pi answers to it as elsewhere: no action is lost for good."""
+    x = (jnp.arange(16) + 0.5)[:, None] / 8 - 1  # the middle of every piece
+
+    def log_slopes(shares: jax.Array) -> jax.Array:
+        return Spline.of(jnp.tile(shares, (16, 1, 1))).forward(x)[1][:, 0]
+
+    for peak in (0.0, 10.0, 100.0):
+        own = jnp.diagonal(jax.jacobian(log_slopes)(peak * jax.nn.one_hot(3, 16)))  # d ln pi in a piece by its share
+        assert (np.delete(np.asarray(own), [2, 3, 4]) > 0.8).all()
 
 
 @pytest.mark.parametrize("dimensions", [1, 2])

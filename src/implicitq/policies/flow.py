@@ -1,12 +1,18 @@
 """A normalising flow on the action bounds: an exact density of any shape, in any number of dimensions together.
 
 An action in [-1, 1]^D is mapped to a uniform one by invertible steps, and ln pi(a|s) is the logarithm of how much these
-stretch space there, less D ln 2 of the uniform density. The first step moves every dimension by itself; then couplings
-move one half of the dimensions by splines that depend on the other half. All splines are monotone rational quadratic
-ones (Durkan et al. 2019, "Neural Spline Flows"), with parameters that depend on the state; both directions have closed
+stretch space there, less D ln 2 of the uniform density. First, couplings move one half of the dimensions by splines
+that depend on the other half; then every dimension is moved by itself. All splines are monotone rational quadratic ones
+(Durkan et al. 2019, "Neural Spline Flows"), with parameters that depend on the state; both directions have closed
 forms. Sec. 4 of the paper names flows as future work; MEow (Chao et al. 2024) is the nearest relative.
 
-Shapes: B batch, D action dimensions, K pieces of a spline, P = 3 K + 1 parameters of one, L couplings, U hidden units.
+T ln pi is to be a Q-value: at a temperature of 0.01 actions differ by a hundred nats and more, and which is the better
+one changes while values are learnt. So the pieces of a spline are those of a fixed grid, and what is learnt is how much
+of the density is in each, in logarithms: an action that is all but impossible can still be learnt to be a good one, as
+with bins. Couplings bend space by a bounded factor, so that what is sharp stays in one dimension, where it can be
+undone exactly.
+
+Shapes: B batch, D action dimensions, K pieces of a spline, L couplings, U hidden units.
 """
 
 from __future__ import annotations
@@ -24,88 +30,90 @@ from implicitq.networks import Network, network_for
 from implicitq.policies.base import DensityPolicy
 from implicitq.types import Spec
 
-_PIECES, _COUPLINGS, _UNITS = 8, 2, 64  # K, L, U
-_PARAMETERS = 3 * _PIECES + 1
-_LEAST = 1e-2  # share of a piece, and slope at a knot: nothing is stretched without bound
+_PIECES, _COUPLINGS, _UNITS = 16, 2, 64  # K, L, U
+_BEND = 2.0  # bound on the parameters of couplings: slopes differ by a factor of exp(4) at most
+_STEEPEST = 30.0  # ln of a slope at a knot against the mean of a piece beside it; exp of it can still be squared
 _CANDIDATES = 32  # of which the deterministic action is the most likely
 
 
 class Spline(NamedTuple):
-    """A monotone map of [-1, 1] onto itself, in K pieces."""
+    """A monotone map of [-1, 1] onto itself, in K pieces of equal width."""
 
-    x: jax.Array  # [B, D, K + 1]: knots
-    y: jax.Array  # [B, D, K + 1]: where they are mapped to
-    slope: jax.Array  # [B, D, K + 1]: at the knots
+    y: jax.Array  # [B, D, K + 1]: where the knots are mapped to
+    log_mean: jax.Array  # [B, D, K]: ln of the mean slope in a piece
+    log_slope: jax.Array  # [B, D, K + 1]: ln of the slope at a knot
 
     @staticmethod
-    def of(parameters: jax.Array) -> Spline:
-        """[B, D, P]; with all of them 0, the identity."""
-        widths, heights, slopes = jnp.split(parameters, [_PIECES, 2 * _PIECES], axis=-1)
-        at_zero = math.log(math.expm1(1 - _LEAST))  # softplus of it is 1 - least
-        return Spline(_knots(widths), _knots(heights), _LEAST + jax.nn.softplus(slopes + at_zero))
+    def of(shares: jax.Array) -> Spline:
+        """[B, D, K]: the softmax of it is what every piece has of the height; with all of them equal, the identity."""
+        log_height = jax.nn.log_softmax(shares)
+        log_mean = log_height + math.log(_PIECES)
+        inner = 2 * jnp.cumsum(jnp.exp(log_height), axis=-1)[..., :-1] - 1
+        edge = jnp.ones((*shares.shape[:-1], 1))
+        beyond = jnp.concatenate([log_mean[..., :1], log_mean, log_mean[..., -1:]], axis=-1)
+        log_slope = (beyond[..., :-1] + beyond[..., 1:]) / 2  # the geometric mean of both sides
+        return Spline(jnp.concatenate([-edge, inner, edge], axis=-1), log_mean, log_slope)
 
     def forward(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
         """y(x) and ln y'(x): [B, D] each."""
-        left, right = self._piece(self.x, x)
-        width, height = right.x - left.x, right.y - left.y
-        mean = height / width
-        part = jnp.clip((x - left.x) / width, 0.0, 1.0)
+        number = jnp.clip(jnp.floor((x + 1) * (_PIECES / 2)), 0, _PIECES - 1).astype(jnp.int32)
+        piece = self._piece(number)
+        part = jnp.clip((x - piece.x) * (_PIECES / 2), 0.0, 1.0)
         both = part * (1 - part)
-        below = mean + (left.slope + right.slope - 2 * mean) * both
-        y = left.y + height * (mean * part**2 + left.slope * both) / below
-        rise = right.slope * part**2 + 2 * mean * both + left.slope * (1 - part) ** 2
-        return y, 2 * jnp.log(mean) + jnp.log(rise) - 2 * jnp.log(below)
+        below = 1 + (piece.first + piece.last - 2) * both
+        y = piece.y + piece.height * (part**2 + piece.first * both) / below
+        rise = piece.last * part**2 + 2 * both + piece.first * (1 - part) ** 2
+        return y, piece.log_mean + jnp.log(rise) - 2 * jnp.log(below)
 
     def inverse(self, y: jax.Array) -> jax.Array:
         """x(y): [B, D]. The piece's equation is quadratic in the part of it that lies to the left."""
-        left, right = self._piece(self.y, y)
-        width, height = right.x - left.x, right.y - left.y
-        mean, rest = height / width, y - left.y
-        bend = left.slope + right.slope - 2 * mean
-        a = height * (mean - left.slope) + rest * bend
-        b = height * left.slope - rest * bend
-        c = -mean * rest
-        root = jnp.sqrt(jnp.maximum(b**2 - 4 * a * c, 0.0))
-        return left.x + width * jnp.clip(2 * c / (-b - root), 0.0, 1.0)
+        piece = self._piece(jnp.sum(y[..., None] >= self.y[..., 1:-1], axis=-1))
+        risen = jnp.clip((y - piece.y) / jnp.maximum(piece.height, jnp.finfo(y.dtype).tiny), 0.0, 1.0)
+        b = piece.first - risen * (piece.first + piece.last - 2)
+        root = jnp.sqrt(jnp.maximum(b**2 + 4 * (1 - b) * risen, 0.0))
+        return piece.x + 2 / _PIECES * jnp.clip(2 * risen / (b + root), 0.0, 1.0)
 
-    def _piece(self, knots: jax.Array, at: jax.Array) -> tuple[Spline, Spline]:
-        """Its left and its right end: [B, D] in place of [B, D, K + 1]."""
-        inner = knots[..., 1:-1]
-        number = jnp.sum(at[..., None] >= inner, axis=-1, keepdims=True)  # [B, D, 1]
+    def _piece(self, number: jax.Array) -> Piece:
+        def at(table: jax.Array, shift: int = 0) -> jax.Array:
+            return jnp.take_along_axis(table, number[..., None] + shift, axis=-1)[..., 0]
 
-        def end(shift: int) -> Spline:
-            return Spline(*(jnp.take_along_axis(table, number + shift, axis=-1)[..., 0] for table in self))
+        def steepness(shift: int) -> jax.Array:
+            return jnp.exp(jnp.clip(at(self.log_slope, shift) - log_mean, -_STEEPEST, _STEEPEST))
 
-        return end(0), end(1)
+        log_mean, y = at(self.log_mean), at(self.y)
+        return Piece(2 / _PIECES * number - 1, y, at(self.y, 1) - y, log_mean, steepness(0), steepness(1))
 
 
-def _knots(shares: jax.Array) -> jax.Array:
-    """From -1 to 1, with pieces in proportion to the softmax of `shares`: [B, D, K] -> [B, D, K + 1]."""
-    pieces = _LEAST + (1 - _PIECES * _LEAST) * jax.nn.softmax(shares)
-    ends = 2 * jnp.cumsum(pieces, axis=-1)[..., :-1] - 1
-    edge = jnp.ones((*shares.shape[:-1], 1))
-    return jnp.concatenate([-edge, ends, edge], axis=-1)
+class Piece(NamedTuple):
+    """The one that an action is in: [B, D] each."""
+
+    x: jax.Array  # its left end
+    y: jax.Array
+    height: jax.Array
+    log_mean: jax.Array
+    first: jax.Array  # slope at its left end, in units of the mean
+    last: jax.Array
 
 
 class Flow(eqx.Module):
     """A density on [-1, 1]^D."""
 
-    alone: jax.Array  # [B, D, P]: of the splines that depend on the state only
+    alone: jax.Array  # [B, D, K]: of the splines that depend on the state only
     seen: jax.Array  # [B, L, U]: what the couplings see of the state
     links: jax.Array  # [L, D, U]: and of the dimensions that they do not move
-    heads: jax.Array  # [L, U, D P]
-    biases: jax.Array  # [L, D P]
+    heads: jax.Array  # [L, U, D K]
+    biases: jax.Array  # [L, D K]
 
     def log_prob(self, action: jax.Array) -> jax.Array:
         """ln pi(a|s): [B, D] -> [B]."""
-        moved, log_slope = Spline.of(self.alone).forward(action)
-        total = jnp.sum(log_slope, axis=-1)
+        moved, total = action, -action.shape[-1] * math.log(2)
         for layer in range(self.links.shape[0]):
             moves = self._moves(layer)
             there, log_slope = self._coupling(layer, moved).forward(moved)
             moved = jnp.where(moves[None], there, moved)
             total = total + jnp.sum(jnp.where(moves[None], log_slope, 0.0), axis=-1)
-        return total - action.shape[-1] * math.log(2)
+        _, log_slope = Spline.of(self.alone).forward(moved)
+        return total + jnp.sum(log_slope, axis=-1)
 
     def sample(self, key: jax.Array) -> jax.Array:
         return self._from_uniform(jax.random.uniform(key, self.alone.shape[:2], minval=-1.0, maxval=1.0))
@@ -130,17 +138,18 @@ class Flow(eqx.Module):
 
     def _from_uniform(self, moved: jax.Array) -> jax.Array:
         """The steps of `log_prob` backwards: [B, D]."""
+        moved = Spline.of(self.alone).inverse(moved)
         for layer in reversed(range(self.links.shape[0])):
             there = self._coupling(layer, moved).inverse(moved)
             moved = jnp.where(self._moves(layer)[None], there, moved)
-        return Spline.of(self.alone).inverse(moved)
+        return moved
 
     def _coupling(self, layer: int, action: jax.Array) -> Spline:
-        """Spline parameters of all dimensions; only those that move are used, and they see only the others."""
+        """Splines of all dimensions; only those that move are used, and they see only the others."""
         others = jnp.where(self._moves(layer)[None], 0.0, action)
         hidden = jax.nn.relu(self.seen[:, layer] + others @ self.links[layer])
-        parameters = hidden @ self.heads[layer] + self.biases[layer][None]
-        return Spline.of(parameters.reshape(self.alone.shape))
+        shares = hidden @ self.heads[layer] + self.biases[layer][None]
+        return Spline.of(_BEND * jnp.tanh(shares / _BEND).reshape(self.alone.shape))
 
     def _moves(self, layer: int) -> np.ndarray:
         """Every second dimension, the others in the next coupling: [D]."""
@@ -156,26 +165,26 @@ class FlowPolicy(DensityPolicy):
 
     network: Network
     links: jax.Array  # [L, D, U]
-    heads: jax.Array  # [L, U, D P]
-    biases: jax.Array  # [L, D P]
+    heads: jax.Array  # [L, U, D K]
+    biases: jax.Array  # [L, D K]
     dimensions: int = eqx.field(static=True)
 
     def __init__(self, config: ImplicitConfig, spec: Spec, key: jax.Array) -> None:
         self.dimensions = spec.action_dimensions
         layers = _COUPLINGS if self.dimensions > 1 else 0
         network_key, links_key = jax.random.split(key)
-        outputs = self.dimensions * _PARAMETERS + layers * _UNITS
+        outputs = self.dimensions * _PIECES + layers * _UNITS
         self.network = network_for(spec, config.hidden, outputs, network_key, config.batch_norm)
         limit = math.sqrt(3 / self.dimensions)
         self.links = jax.random.uniform(links_key, (layers, self.dimensions, _UNITS), minval=-limit, maxval=limit)
-        self.heads = jnp.zeros((layers, _UNITS, self.dimensions * _PARAMETERS))  # couplings begin as the identity
-        self.biases = jnp.zeros((layers, self.dimensions * _PARAMETERS))
+        self.heads = jnp.zeros((layers, _UNITS, self.dimensions * _PIECES))  # couplings begin as the identity
+        self.biases = jnp.zeros((layers, self.dimensions * _PIECES))
 
     def distribution(self, outputs: jax.Array, temperature: jax.Array | float) -> Flow:
-        alone, seen = jnp.split(outputs, [self.dimensions * _PARAMETERS], axis=-1)
+        alone, seen = jnp.split(outputs, [self.dimensions * _PIECES], axis=-1)
         rows = outputs.shape[0]
         return Flow(
-            alone.reshape(rows, self.dimensions, _PARAMETERS),
+            alone.reshape(rows, self.dimensions, _PIECES),
             seen.reshape(rows, self.links.shape[0], _UNITS),
             self.links,
             self.heads,
