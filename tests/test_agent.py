@@ -265,6 +265,41 @@ def test_evaluation_can_have_an_environment_of_its_own(small):
     assert agent.evaluate(3).lengths == (4, 4, 4)
 
 
+def test_one_environment_is_never_in_use_twice(small):
+    """Or an evaluation would reset the episode that is trained on."""
+    env = toys.Toy()
+    with implicitq.make("miq", env, eval_env=env, **small) as agent:
+        agent.learn(80)  # evaluations on the way
+        assert env.resets == agent.trainer.episodes + 1
+    with pytest.raises(InputError, match="returned the same environment twice; it must make a new one in every call"):
+        implicitq.make("miq", lambda: env, num_envs=2, **small)
+
+
+def test_an_eval_env_with_other_spaces_is_refused_at_once(small):
+    with pytest.raises(InputError, match=r"training has actions in Box\(.*, eval_env has Discrete\(3"):
+        implicitq.make("miq", toys.Toy, eval_env=toys.DiscreteToy, **small)
+
+
+def test_learning_does_not_go_on_after_a_step_that_failed_halfway(small):
+    breaking = iter([toys.Toy(), toys.Breaks(15, "error")])
+    agent = implicitq.make("miq", lambda: next(breaking), eval_env=toys.Toy, num_envs=2, **small)
+    for sentence in ("environment 1 failed in step", "the training has failed within a step"):
+        with pytest.raises(InputError, match=sentence):
+            agent.learn()
+
+
+def test_actions_beyond_the_bounds_count_as_the_bounds(small):
+    with implicitq.make("iq-gaussian", toys.Toy, **{k: v for k, v in small.items() if k != "bins"}) as agent:
+        inside, beyond = (agent.log_prob(np.zeros(3), np.array(action)) for action in ([2.0, 5.0], [99.0, 5.1]))
+        assert inside == beyond
+
+
+@pytest.mark.parametrize("answer", [False, np.False_])
+def test_a_callback_stops_by_any_kind_of_false(answer, small):
+    with implicitq.make("miq", toys.Toy, **small) as agent:
+        assert agent.learn(callback=lambda event: answer).step == 1
+
+
 def test_wrapped_environments_train(small):
     wrapped = gym.wrappers.TransformReward(gym.make("CartPole-v1"), lambda reward: 2 * reward)
     agent = implicitq.make("miq", wrapped, **small).learn(30)

@@ -296,6 +296,11 @@ def test_what_rewards_and_entropy_can_explain():
     assert not hindsight.is_implausible(5.0, 0.0)  # an untrained network where there is no reward yet
 
 
+@pytest.mark.parametrize("settings", [{"temperature": 5}, {"temperature": 5.0}, {"kl": 0.0, "entropy": 5.0}])
+def test_any_way_to_give_a_temperature_explains_the_same_values(settings):
+    assert configs.resolve("iq", "Task-v0", **settings).fixed_temperature == 5
+
+
 def test_a_run_whose_values_leave_every_range_warns_once_and_its_folder_tells(small, tmp_path):
     settings = {**small, "learning_rate": 30.0, "discount": 0.9, "log_every": 10}
     agent = implicitq.make("iq", toys.Toy, **settings)

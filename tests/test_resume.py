@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import implicitq
+import toys
 from implicitq import InputError
 from implicitq.commands import main as cli
 from implicitq.commands.parsing import split_hyperparameters
@@ -469,8 +470,39 @@ def test_the_command_takes_a_run_or_a_file_and_says_what_does_not_fit(run, small
     assert (tmp_path / "new" / "start.safetensors").exists()
     capsys.readouterr()
     assert cli.run([*words, "--bins", "5", "--from", str(run), "--out", str(tmp_path / "other")]) == 2
-    assert "does not fit this agent: the saved state has float32[" in " ".join(capsys.readouterr().err.split())
+    assert "does not fit this agent: its weights were learnt with bins 3, this agent has 5" in " ".join(
+        capsys.readouterr().err.split()
+    )
     assert not (tmp_path / "other").exists()
+
+
+def test_weights_that_would_mean_another_policy_are_refused(small, tmp_path):
+    with implicitq.make("iq", toys.Toy, **small) as first:
+        first.save(tmp_path / "policy")
+    with (
+        implicitq.make("iq", toys.Toy, softmax="scaled", **small) as agent,
+        pytest.raises(InputError, match="learnt with softmax 'plain', this agent has 'scaled'"),
+    ):
+        agent.start_from(tmp_path / "policy")
+    with (
+        implicitq.make("iq", toys.DiscreteToy, **small) as agent,
+        pytest.raises(InputError, match="learnt with actions 'Box', this agent has 'Discrete'"),
+    ):
+        agent.start_from(tmp_path / "policy")
+
+
+def test_a_run_goes_on_with_the_spaces_and_the_evaluations_that_it_began_with(small, tmp_path):
+    def shorter():
+        return toys.Toy(end_chance=0, limit=4)
+
+    implicitq.make("miq", toys.Toy, eval_env=shorter, **small).learn(60, out=tmp_path / "run").close()
+    with pytest.raises(InputError, match=r"\(eval_env object:shorter -> None\).*resume\(directory, eval_env=\.\.\.\)"):
+        implicitq.resume(tmp_path / "run", toys.Toy)
+    with pytest.raises(InputError, match=r"the run has actions in Box\(.*, the environment has Discrete\(3"):
+        implicitq.resume(tmp_path / "run", toys.DiscreteToy, eval_env=toys.DiscreteToy, inexact=True)
+    with implicitq.resume(tmp_path / "run", toys.Toy, eval_env=shorter) as agent:
+        assert agent.learn(20).evaluate(2).lengths == (4, 4)
+    implicitq.resume(tmp_path / "run", toys.Toy, inexact=True).close()
 
 
 def test_a_run_that_has_begun_cannot_start_from_a_policy(run, small):

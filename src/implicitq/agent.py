@@ -35,6 +35,7 @@ from implicitq.validation import refuse_modules
 if TYPE_CHECKING:
     from implicitq.seeds import Seeds
 
+_MEANINGS = ("policy", "bins", "logits", "softmax", "batch_norm", "torso")  # without which weights mean nothing
 _PREDICTIONS = 2**31  # sampled predictions draw from numbers that training does not reach
 
 
@@ -189,6 +190,7 @@ class Agent:
         path = Path(path)
         found = policy_file.read(path / POLICY if path.is_dir() else path)
         try:
+            self._refuse_other_meaning(found)
             self._trainer.begin_with(found.actor.arrays(), found.statistics)
         except InputError as error:
             raise InputError(f"{path} does not fit this agent: {error}") from None
@@ -203,6 +205,15 @@ class Agent:
         told = f"{found.config.algorithm} on {found.config.env}, seed {found.config.seed}, after {found.step:,} steps"
         self._start = Start(content, told)
         return self
+
+    def _refuse_other_meaning(self, found: policy_file.PolicyFile) -> None:
+        """Refuse weights of the same shapes that would stand for another policy here."""
+        kinds = type(found.action_space).__name__, type(self.action_space).__name__
+        both = [("actions", *kinds)]
+        both += [(name, getattr(found.config, name, None), getattr(self.config, name, None)) for name in _MEANINGS]
+        for name, theirs, own in both:
+            if theirs != own:
+                raise InputError(f"its weights were learnt with {name} {theirs!r}, this agent has {own!r}")
 
     def extend(self, steps: int) -> None:
         """Plan for `steps` environment steps in total instead of `config.steps`; kept in the run folder."""
@@ -273,7 +284,7 @@ class Agent:
         act = self._actor.deterministic if deterministic else self._sampling(chosen)
         evaluator = Evaluator(self.environments(), episodes, chosen, shown=render)
         try:
-            _check_spaces(self, evaluator.observation_space, evaluator.action_space)
+            self._refuse_other_spaces(evaluator.observation_space, evaluator.action_space)
             return evaluator.run(act, self.step, self.statistics)
         finally:
             evaluator.close()
@@ -321,6 +332,10 @@ class Agent:
         if self._run is not None:
             self._run.close()
 
+    def _refuse_other_spaces(self, observation_space: gym.Space, action_space: gym.Space) -> None:
+        own = self.observation_space, self.action_space
+        spaces.refuse_others("the policy is for", own, (observation_space, action_space))
+
     def _trackers(self, track: Iterable[str] | None) -> list[trackers.Tracking]:
         """The trackers. They hear events before the run folder, so that a checkpoint is never ahead of them."""
         if self._run is None:
@@ -338,7 +353,7 @@ class Agent:
             raise InputError(f"this agent already writes to {self._run.directory}")
         if self._trainer.step > 0:
             raise InputError("out must be given with the first call of learn: a run folder holds the whole run")
-        run = RunFolder.create(directory, self.config, self._start, self.together)
+        run = RunFolder.create(directory, self.config, self._start, self.together, self._trainer.eval_env)
         try:
             run.prepare(self._trainer)
         except BaseException:
@@ -461,7 +476,7 @@ def load(
     )
     if maker is not None:
         made = maker.of_copies()()
-        _check_spaces(agent, made.observation_space, made.action_space)
+        agent._refuse_other_spaces(made.observation_space, made.action_space)
         made.close()
     return agent
 
@@ -482,9 +497,10 @@ def resume(
 
     `env` is needed if the run was made from an environment object, `eval_env` if it had one of its own. An id such as
     `module:Id` in the folder's config makes Gymnasium import a module, which needs `env` or `trust_env`. With
-    `inexact`, other versions, processors or numbers of threads than the run began with are accepted. With `salvage`,
-    if no checkpoint is good, rows of the replay that are damaged are left out of the newest one; a warning says which.
-    `changes` are hyperparameters to go on with, such as learning_rate: a branch, which the run folder notes.
+    `inexact`, other versions, processors, numbers of threads or `eval_env` than the run began with are accepted. With
+    `salvage`, if no checkpoint is good, rows of the replay that are damaged are left out of the newest one; a warning
+    says which. `changes` are hyperparameters to go on with, such as learning_rate: a branch, which the run folder
+    notes.
     `in_step` comes from `implicitq.seeds.resume`, which goes on with several seeds together.
     """
     run = RunFolder.open(directory, () if in_step is None else in_step.seeds)
@@ -493,13 +509,17 @@ def resume(
         if env is None and is_object(run.config.env):
             raise InputError(f"{directory} was trained on an environment object; give it as resume(directory, env=...)")
         source = _from_file(run.config.env, str(directory), trust_env) if env is None else env
-        if not inexact:
-            run.check_exactness()
         config = configs.changed(run.config, **changes)
         check_changes(run.config, changes)
         copies = in_step is not None and not in_step.first
         agent = _agent(config, EnvironmentMaker(source), eval_env, device, run, copies)
         assert agent._trainer is not None
+        if not inexact:
+            run.check_exactness(agent._trainer.eval_env)
+        if env is not None and (run.directory / POLICY).exists():
+            before = policy_file.read(run.directory / POLICY)
+            given = agent.observation_space, agent.action_space
+            spaces.refuse_others("the run has", (before.observation_space, before.action_space), given)
         try:
             run.restore(agent._trainer, salvage, None if in_step is None else in_step.steps)
         except InputError as error:
@@ -528,7 +548,9 @@ def _agent(
 ) -> Agent:
     maker = maker.with_action_bound(config.action_bound)
     maker = maker.of_copies() if copies else maker
-    eval_maker = maker if eval_env is None else EnvironmentMaker(eval_env, not copies, config.action_bound)
+    eval_maker = maker
+    if eval_env is not None and not maker.makes(eval_env):  # or one object would be in use twice
+        eval_maker = EnvironmentMaker(eval_env, not copies, config.action_bound)
     trainer = Trainer(config, maker, eval_maker, device)
     envs = trainer.envs
     return Agent(
@@ -561,15 +583,6 @@ def _from_file(name: str, file: str, trusted: bool) -> str:
         )
         refuse_modules([name], file, remedy)
     return name
-
-
-def _check_spaces(agent: Agent, observation_space: gym.Space, action_space: gym.Space) -> None:
-    for what, own, given in (
-        ("observations", agent.observation_space, observation_space),
-        ("actions", agent.action_space, action_space),
-    ):
-        if own != given:
-            raise InputError(f"the policy is for {what} in {own}, the environment has {given}")
 
 
 def display(runs: int = 1) -> list[AnyListener]:

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Literal
 
+import numpy as np
+
 from implicitq.events import AnyListener, CheckpointDue, Event, Started, Stopped, Ticked
 from implicitq.stacking import Together
 from implicitq.train import Trainer
@@ -42,7 +44,8 @@ class Audience:
         for listener in tuple(self._listeners):
             hear: Any = getattr(listener, "on_event", listener)
             try:
-                self.stop |= hear(event) is False
+                answer = hear(event)
+                self.stop |= isinstance(answer, bool | np.bool_) and not answer
             except Exception as error:
                 self._listeners.remove(listener)
                 self.stop = True

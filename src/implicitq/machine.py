@@ -14,6 +14,7 @@ from implicitq.types import InputError
 
 TOGETHER = "seeds_together"
 XLA_FLAGS = "xla_flags"
+EVAL_ENV = "eval_env"
 OF_THE_PROCESS = ("processor", "threads", TOGETHER, XLA_FLAGS)
 """What the bits of a result depend on besides versions of packages: how the run was made."""
 
@@ -40,10 +41,10 @@ class Memory(NamedTuple):
     free: int
 
 
-def versions(together: Sequence[int] = (), env: str = "") -> dict[str, Any]:
+def versions(together: Sequence[int] = (), env: str = "", eval_env: str | None = None) -> dict[str, Any]:
     """Versions and machine of this process, as versions.json of a run on `env` keeps them.
 
-    `together` are the seeds that it trains in step.
+    `together` are the seeds that it trains in step; `eval_env` is where it is evaluated, if not on `env`.
     """
     of_task = (name for part, names in _TASKS.items() if part in env for name in names)
     return {
@@ -54,6 +55,7 @@ def versions(together: Sequence[int] = (), env: str = "") -> dict[str, Any]:
         "threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         **({TOGETHER: list(together)} if len(together) > 1 else {}),
         **({XLA_FLAGS: os.environ["XLA_FLAGS"]} if os.environ.get("XLA_FLAGS") else {}),
+        **({EVAL_ENV: eval_env} if eval_env is not None else {}),
     }
 
 

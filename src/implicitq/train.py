@@ -88,7 +88,10 @@ class Trainer:
         watched = (*hindsight.METRICS, hindsight.PLAUSIBLE)
         self.metric_names = (*EPISODE_METRICS, *restarts, *self.learner.metric_names, *watched)
         self._eval_maker = eval_maker or maker
+        apart = self._eval_maker is not maker
+        self.eval_env = self._eval_maker.name if apart else None  # where it is evaluated, if not where it is trained
         self._evaluator: Evaluator | None = None
+        self._within_step = False
         self._observations: Array | None = None  # [E, O]; None before the first step
         self._returns = np.zeros(config.num_envs)  # of the current episodes
         self._lengths = np.zeros(config.num_envs, np.int64)
@@ -97,6 +100,12 @@ class Trainer:
         self._finished: list[tuple[float, int]] = []  # episodes since the last row of metrics
         self._largest_reward = 0.0  # without its sign
         self._told_implausible = False
+        if apart:  # what does not fit is told before any work is lost
+            try:
+                self._made_evaluator()
+            except BaseException:
+                self.close()
+                raise
 
     def _refuse_replay_beyond_memory(self, masks: tuple[int, int] | None = None) -> None:
         rows, spec = self.config.replay_size, self.spec
@@ -111,6 +120,11 @@ class Trainer:
 
         It gives out events, and what it asks the learner for, to which it is to be sent the answers.
         """
+        if self._within_step:
+            raise InputError(
+                "the training has failed within a step, so the episodes of its environments are torn; begin with a new "
+                "agent, or go on from a run folder with implicitq.resume"
+            )
         if self._observations is None:
             self._observations = self.envs.start()
             self._check_finite(self._observations, None)
@@ -121,7 +135,9 @@ class Trainer:
         while self.step < until:
             actions = yield self._draw(self._observations)
             assert actions is not None
+            self._within_step = True
             self._collect(*actions)
+            self._within_step = False
             if self.step >= self.config.min_replay:
                 if self._due(self.config.log_every) or self.step >= until:
                     self.learner.watch()
@@ -143,9 +159,15 @@ class Trainer:
 
     def evaluate(self) -> Evaluation:
         """Deterministic episodes with the current policy; changes nothing of the training."""
+        return self._made_evaluator().run(self.learner.shipped.deterministic, self.step, self.envs.statistics)
+
+    def _made_evaluator(self) -> Evaluator:
         if self._evaluator is None:
-            self._evaluator = Evaluator(self._eval_maker, self.config.eval_episodes, self.config.seed)
-        return self._evaluator.run(self.learner.shipped.deterministic, self.step, self.envs.statistics)
+            made = Evaluator(self._eval_maker, self.config.eval_episodes, self.config.seed)
+            self._evaluator = made  # which is closed with everything else
+            own = self.envs.observation_space, self.envs.action_space
+            spaces.refuse_others("training has", own, (made.observation_space, made.action_space), "eval_env")
+        return self._evaluator
 
     def begin_with(self, arrays: dict[str, Array], shared: Shared) -> None:
         """Start from the networks of a policy file and the statistics in it; before the first step."""
@@ -231,9 +253,9 @@ class Trainer:
 
     def _plausible_value(self, row: dict[str, float]) -> float:
         """What rewards can explain; a warning, once, if the values of this row are far beyond it."""
-        fixed = getattr(self.config, "temperature", 0.0)
-        temperature = row.get("temperature", fixed if isinstance(fixed, float) else 0.0)
-        temperature = 0.0 if np.isnan(temperature) else temperature
+        temperature = row.get("temperature", np.nan)  # of those that learn it
+        if np.isnan(temperature):
+            temperature = self.config.fixed_temperature
         dimensions, discount = self.spec.action_dimensions, self.config.discount
         plausible = hindsight.plausible_value(self._largest_reward, temperature, dimensions, discount)
         if hindsight.is_implausible(row.get("value", np.nan), plausible) and not self._told_implausible:

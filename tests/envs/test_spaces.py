@@ -245,6 +245,7 @@ def test_the_wrong_number_of_actions_is_refused():
         gs.Box(-np.inf, np.inf, (3,), np.float64),
         gs.Box(np.array([-np.inf, -0.1, 1e-45], np.float32), np.array([0.1, np.inf, 3e38], np.float32)),
         gs.Box(0, 255, (3,), np.uint8),
+        gs.Box(0, 1, (2,), np.bool_),
         gs.Discrete(3, start=-2),
         gs.MultiDiscrete([2, 4], start=[1, -1]),
         gs.MultiDiscrete([2, 4], dtype=np.int32),

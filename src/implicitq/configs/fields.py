@@ -62,6 +62,12 @@ class Config:
         """Kinds of action spaces that the algorithm can act in."""
         return _ALL
 
+    @property
+    def fixed_temperature(self) -> float:
+        """0 where it is learnt, or there is none."""
+        given = getattr(self, "temperature", 0.0)
+        return 0.0 if given == "auto" else float(given)
+
     def __post_init__(self) -> None:
         check_types(self)
         require(self, "preset", self.preset in ("paper", "none", FILE), ACCEPTED)
@@ -228,6 +234,10 @@ class ImplicitConfig(Config):
         return weights(self.temperature, self.alpha, self.kl, self.entropy)
 
     @property
+    def fixed_temperature(self) -> float:
+        return 0.0 if self.temperature == "auto" else float(self.weights.temperature)
+
+    @property
     def has_kl(self) -> bool:
         """Whether there is any KL regularisation, so that a target policy is needed."""
         if self.temperature == "auto":
@@ -284,7 +294,8 @@ class IQConfig(ImplicitConfig):
     """Implicit Q-values: Q = temperature * ln pi + V, one squared loss (Eq. 2)."""
 
     members: int = 1
-    """Ensemble size: Q is the mean over members, each with a policy and a value of its own. 1: no ensemble."""
+    """Ensemble size: Q is the mean over members, each with a policy and a value of its own. 1: no ensemble.
+    Each learns from an equal part of a batch; what is over is not drawn."""
     calibration: float | None = None
     """Step size, every 1,000 steps, of pessimism: the weight of the members' disagreement in targets.
     It rises when values are above the returns that follow, and falls when they are below. None: it stays 1."""

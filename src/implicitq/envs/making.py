@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,11 +82,15 @@ class EnvironmentMaker:
             made = self._source()
             if not isinstance(made, gym.Env):
                 raise InputError(f"the env function must return a gymnasium.Env, got {type(made).__name__}")
-            return made
+            return _first_time(made)
         if self._give_original:
             self._give_original = False
             return self._source
         return _duplicate(self._source)
+
+    def makes(self, source: EnvironmentSource) -> bool:
+        """Whether `source` is what it makes environments from."""
+        return self._source is source or (isinstance(source, str) and self._source == source)
 
     def of_copies(self) -> EnvironmentMaker:
         """A maker of the same environments that never gives out the original object."""
@@ -128,6 +133,18 @@ def failures_named(doing: str, name: str = "the environment") -> Iterator[None]:
 def screenless() -> bool:
     """Whether this is Linux without a screen, as on a server: no window can open."""
     return sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+_made_by_functions: dict[int, weakref.ref[gym.Env]] = {}  # by the id of the object
+
+
+def _first_time(made: gym.Env) -> gym.Env:
+    """Refuse an environment that a function has made before: two at once would play each other's episodes."""
+    known = _made_by_functions.get(id(made))
+    if known is not None and known() is made:
+        raise InputError("the env function returned the same environment twice; it must make a new one in every call")
+    _made_by_functions[id(made)] = weakref.ref(made)
+    return made
 
 
 def _told(error: Exception) -> str:

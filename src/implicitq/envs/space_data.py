@@ -17,7 +17,7 @@ _MOST_PIXELS = 10_000_000  # bytes of an image
 _DEEPEST = 32  # spaces inside of spaces, axes of an array
 _NUMBER_TYPES = (
     *("float16", "float32", "float64", "int8", "int16", "int32", "int64"),
-    *("uint8", "uint16", "uint32", "uint64"),
+    *("uint8", "uint16", "uint32", "uint64", "bool"),
 )
 
 
@@ -45,7 +45,8 @@ def _texts(bound: Array) -> list[str] | str:
     """JSON has no infinity. One text for all the pixels of an image."""
     if bound.dtype == np.uint8 and bound.ndim == 3 and bound.size and (bound == bound.flat[0]).all():
         return str(bound.flat[0])
-    return [str(x) for x in bound.ravel().tolist()]
+    numbers = bound.astype(np.int8) if bound.dtype == bool else bound
+    return [str(x) for x in numbers.ravel().tolist()]
 
 
 def rebuild(data: Any) -> spaces.Space:

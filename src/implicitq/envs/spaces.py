@@ -196,6 +196,18 @@ def to_environment(space: spaces.Space) -> Callable[[Array], Array]:
             return lambda coordinates: coordinates.reshape(shape).astype(dtype)
 
 
+def refuse_others(
+    who: str,
+    own: tuple[spaces.Space, spaces.Space],
+    given: tuple[spaces.Space, spaces.Space],
+    whose: str = "the environment",
+) -> None:
+    """Refuse spaces of observations and actions that are not those that `who` has, or is for."""
+    for what, wanted, found in zip(("observations", "actions"), own, given, strict=True):
+        if wanted != found:
+            raise InputError(f"{who} {what} in {wanted}, {whose} has {found}")
+
+
 def from_environment(space: spaces.Space, actions: Any, batch: int) -> Array:
     """Inverse of `to_environment` for `batch` actions: [B, D]."""
     given = np.asarray(actions)
@@ -205,7 +217,8 @@ def from_environment(space: spaces.Space, actions: Any, batch: int) -> Array:
     match space:
         case spaces.Box():
             low, high = space.low.reshape(-1).astype(np.float64), space.high.reshape(-1).astype(np.float64)
-            return (2 * (rows - low) / (high - low) - 1).astype(np.float32)
+            coordinates = 2 * (rows - low) / (high - low) - 1
+            return np.clip(coordinates, -1, 1).astype(np.float32)  # beyond the bounds no policy has a density
         case _:
             numbers, sizes = rows - np.reshape(getattr(space, "start", 0), -1), np.array(_categories(space))
             if ((numbers < 0) | (numbers >= sizes)).any():

@@ -20,7 +20,7 @@ from implicitq.configs import Config
 from implicitq.envs.making import EnvironmentFailed
 from implicitq.envs.statistics import Shared
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Stopped
-from implicitq.machine import TASK_PACKAGES, TOGETHER, XLA_FLAGS, unused_packages, versions
+from implicitq.machine import EVAL_ENV, TASK_PACKAGES, TOGETHER, XLA_FLAGS, unused_packages, versions
 from implicitq.runs import branches, layout, policy_file
 from implicitq.runs.branches import Branch
 from implicitq.runs.checkpoints import Checkpoints, Loss, ReplayDamaged
@@ -88,7 +88,11 @@ class RunFolder:
 
     @staticmethod
     def create(
-        directory: str | Path, config: Config, start: Start | None = None, together: Sequence[int] = ()
+        directory: str | Path,
+        config: Config,
+        start: Start | None = None,
+        together: Sequence[int] = (),
+        eval_env: str | None = None,
     ) -> RunFolder:
         """A fresh folder; one that already holds a run is refused. `start`: the policy that the run begins with."""
         directory = Path(directory)
@@ -108,7 +112,7 @@ class RunFolder:
         directory.mkdir(parents=True, exist_ok=True)
         run = RunFolder(directory, config, together)
         with run._closed_on_failure():
-            run._files.write(VERSIONS, json_bytes(versions(together, config.env)))
+            run._files.write(VERSIONS, json_bytes(versions(together, config.env, eval_env)))
             if start is not None:
                 run._files.write(START, start.content)
                 run._files.write(BRANCHES, json_bytes(branches.to_file([branches.begun_with(start.told)])))
@@ -292,21 +296,23 @@ class RunFolder:
         self._write_npz()
         self._draw_curve()
 
-    def check_exactness(self) -> None:
-        """Refuse to go on where the same bits cannot be expected."""
+    def check_exactness(self, eval_env: str | None = None) -> None:
+        """Refuse to go on where the same bits cannot be expected, or not from the same evaluations."""
         try:
             then = layout.read_versions(self.directory) or {}
-            now = versions(self._together, self.config.env)
+            now = versions(self._together, self.config.env, eval_env)
         except InputError as error:
             raise InputError(f"{self.directory}: {error}") from None
         unknown = set(TASK_PACKAGES) - then.keys()  # runs of earlier versions have not recorded them
-        used = {**now, TOGETHER: None, XLA_FLAGS: None}.keys() - unused_packages(self.config.env) - unknown
+        used = {*now, TOGETHER, XLA_FLAGS, EVAL_ENV} - unused_packages(self.config.env) - unknown
         changed = sorted(name for name in used if then.get(name) != now.get(name))
         if changed:
             listed = ", ".join(f"{name} {then.get(name)} -> {now.get(name)}" for name in changed)
             remedy = "set them back"
             if changed == [TOGETHER] and not self._together:
                 remedy = f"go on with all these seeds (implicitq resume {self.directory.parent})"
+            elif changed == [EVAL_ENV]:
+                remedy = "evaluate where it was evaluated (in Python: resume(directory, eval_env=...))"
             raise InputError(
                 f"the run began under other conditions ({listed}), so it cannot go on exactly as if never "
                 f"interrupted; {remedy}, or accept it with --inexact"
