@@ -108,6 +108,15 @@ def test_the_temperature_stops_at_its_bound_and_leaves_it_again():
     np.testing.assert_allclose(down.online.log_temperature, up.online.log_temperature - 1e-2, rtol=1e-4)
 
 
+def test_the_temperature_never_vanishes_beside_the_errors_of_q():
+    """Or nothing would be left to learn the policy from, once V has found its scale."""
+    algorithm = build(auto(), SPEC)
+    state = algorithm.init(jax.random.key(0))
+    vanished = state.online._replace(log_temperature=jnp.float32(-60.0))
+    after, metrics = algorithm.update(state._replace(online=vanished), batch(), jax.random.key(1))
+    np.testing.assert_allclose(np.exp(after.online.log_temperature), 1e-4 * metrics["td_error"], rtol=1e-5)
+
+
 def test_the_loss_is_that_of_the_same_temperature_fixed_and_has_no_gradient_by_it():
     learnt, fixed = auto(alpha=0.9, initial_temperature=0.3), config(alpha=0.9, temperature=0.3, softmax="scaled")
     state = build(learnt, SPEC).init(jax.random.key(0))

@@ -27,6 +27,8 @@ from implicitq.validation import require
 if TYPE_CHECKING:
     import optax
 
+_LEAST_TEMPERATURE = 1e-4  # where it is learnt, in units of the root mean square of TD errors
+
 
 class Networks(NamedTuple):
     """pi_theta and V_phi, and ln T where the temperature is learnt."""
@@ -244,10 +246,10 @@ class ImplicitAlgorithm:
         """One step of Adam on the loss, then the Polyak step of the targets."""
         gradient, (metrics, online) = jax.grad(self._objective, has_aux=True)(trained(state.online), state, batch, key)
         step, optimizer = self._optimizer().update(gradient, state.optimizer)
-        online = self._bounded(eqx.apply_updates(online, step))
+        metrics |= {"td_error": jnp.sqrt(metrics["loss"]), "gradient_norm": global_norm(gradient)}
+        online = self._bounded(eqx.apply_updates(online, step), metrics["td_error"])
         online, target = self._steady(state.online, online, state.target)
         target = equations.polyak(target, self.targets(online, self.config), self.config.target_update)
-        metrics |= {"td_error": jnp.sqrt(metrics["loss"]), "gradient_norm": global_norm(gradient)}
         return ImplicitState(online, target, optimizer), metrics
 
     def actor(self, state: ImplicitState) -> Networks:
@@ -319,16 +321,19 @@ class ImplicitAlgorithm:
         apart = temperature_loss(online.log_temperature, metrics["entropy_per_dimension"], goal)
         return error + apart, (metrics | {"temperature": jnp.exp(online.log_temperature)}, noted)
 
-    def _bounded(self, online: Networks) -> Networks:
-        """Keep T at or below `max_temperature`, so that it cannot outgrow the rewards.
+    def _bounded(self, online: Networks, td_error: jax.Array) -> Networks:
+        """Keep T at or below `max_temperature`, and above nothing, as seen from the errors of Q.
 
         When T rises, all targets move by (1 - alpha) H T / (1 - gamma). If V cannot follow, the policy leaves the
         replayed actions, its entropy falls, and T rises further, until rewards hardly matter beside it.
+        While V is far from its targets, all actions are pushed alike and the policy stays as random as it is. T falls
+        meanwhile, and the gradient of the policy with it, until too little is left to learn from.
         """
-        if online.log_temperature is None or self.config.max_temperature is None:
+        if online.log_temperature is None:
             return online
-        most = math.log(self.config.max_temperature)
-        return online._replace(log_temperature=jnp.minimum(online.log_temperature, most))
+        most = math.inf if self.config.max_temperature is None else math.log(self.config.max_temperature)
+        least = jnp.log(_LEAST_TEMPERATURE * td_error)
+        return online._replace(log_temperature=jnp.clip(online.log_temperature, least, most))
 
     def _steady(self, before: Networks, online: Networks, target: Any) -> tuple[Networks, Any]:
         """Divide the logits F by the growth of T since `before`: T F, and so all Q(s, a) - Q(s, b), stay the same.
