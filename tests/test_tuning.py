@@ -172,6 +172,21 @@ def test_a_journal_that_is_a_link_is_refused(tmp_path, monkeypatch):
         search(tmp_path / "out", plan(), 2, lambda text: None)
 
 
+@pytest.mark.parametrize("link", ["trials/0000", "trials/0000/seed-0"])
+def test_nothing_is_cleared_through_a_link(link, tmp_path):
+    run = tmp_path / "precious" / ("seed-0" if link == "trials/0000" else "")
+    for name in ("checkpoints", "replay"):
+        (run / name).mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    place = tmp_path / "out" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path / "precious")
+    told: list[str] = []
+    search(tmp_path / "out", plan(), 1, told.append)
+    assert "is a link, which is not followed" in told[-1]
+    assert {path.name for path in run.iterdir()} == {"config.json", "checkpoints", "replay"}
+
+
 def test_a_missing_optuna_is_named_with_its_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(InputError, match=r"pip install 'implicitq\[tune\]'"):

@@ -63,6 +63,14 @@ def test_checkpoints_are_counted_by_their_finished_files(tmp_path):
     assert layout.checkpoint_steps(tmp_path) == [80, 120]
 
 
+def test_seeds_behind_links_are_no_part_of_a_folder(tmp_path):
+    for name in ("elsewhere", "here/seed-1"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / layout.CONFIG).write_text("{}")
+    (tmp_path / "here/seed-0").symlink_to(tmp_path / "elsewhere")
+    assert layout.seeds_in(tmp_path / "here") == [1]
+
+
 def test_a_committed_run_folder_is_read(layout_1):
     run = layout.read_run(layout_1 / "sac", "sac")
     assert run.config == layout.read_config(layout_1 / "sac")

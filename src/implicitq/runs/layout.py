@@ -109,10 +109,11 @@ def seed_name(seed: int) -> str:
 
 
 def seeds_in(folder: Path) -> list[int]:
-    """Seeds that have a run folder in this one; none if it is a run folder itself."""
+    """Seeds that have a run folder in this one, links aside; none if it is a run folder itself."""
     if has_run(folder) or not folder.is_dir():
         return []
-    found = (re.fullmatch(r"seed-(0|[1-9]\d{0,9})", path.name) for path in folder.iterdir() if has_run(path))
+    runs = (path for path in folder.iterdir() if has_run(path) and not path.is_symlink())
+    found = (re.fullmatch(r"seed-(0|[1-9]\d{0,9})", path.name) for path in runs)
     return sorted(int(match[1]) for match in found if match is not None)
 
 

@@ -267,8 +267,9 @@ def _folder(out: Path, number: int) -> Path:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what only resuming needs: checkpoints and replay, which take nearly all the room."""
-    for run in layout.run_folders(folder):
+    """Remove what only resuming needs: checkpoints and replay, which take nearly all the room. Follows no link."""
+    for seed in () if folder.is_symlink() else layout.seeds_in(folder):
         for name in (layout.REPLAY, layout.CHECKPOINTS):
-            if (run / name).is_dir() and not (run / name).is_symlink():
-                shutil.rmtree(run / name)
+            path = folder / layout.seed_name(seed) / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
