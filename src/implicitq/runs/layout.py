@@ -25,6 +25,7 @@ from implicitq.runs.files import (
     read_bytes,
     read_end,
     read_start,
+    refuse_links,
 )
 from implicitq.runs.settings import RunConfig
 from implicitq.types import Array, Evaluation, InputError
@@ -133,7 +134,8 @@ def has_run(folder: Path) -> bool:
 
 def checkpoint_steps(folder: Path) -> list[int]:
     """Steps with a checkpoint, oldest first."""
-    found = (manifests.checkpoint_step(path.name) for path in (folder / CHECKPOINTS).glob("*.json"))
+    place = refuse_links(folder, folder / CHECKPOINTS)
+    found = (manifests.checkpoint_step(path.name) for path in place.glob("*.json"))
     return sorted(step for step in found if step is not None)
 
 
