@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from implicitq.runs.finding import find_runs
 from implicitq.runs.logs import read_metrics
 from implicitq.runs.settings import ForeignConfig, differences, identity
 from implicitq.runs.study_table import COLUMNS, is_table, read_table, write_table
-from implicitq.sweeps import random_scores
+from implicitq.sweeps import collecting, random_scores
 from implicitq.sweeps.collecting import collect
 from implicitq.sweeps.sweep import plan_path, read_plans
 from implicitq.types import Evaluation
@@ -215,6 +217,27 @@ def test_the_runs_of_a_table_are_those_that_were_collected(small_plan, tmp_path)
         assert (run.versions, run.finished) == (same.versions, same.finished)
         for name in ("steps", "means", "seconds"):
             assert getattr(run, name).tolist() == getattr(same, name).tolist()
+
+
+def test_two_collections_into_one_table_at_once_lose_no_run(small_plan, tmp_path, monkeypatch):
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for folder, run in zip(folders, small_plan.runs, strict=False):
+        write_run(folder, run, 10.0)
+    both, read = threading.Barrier(2), collecting._table_in
+
+    def read_at_once(out):
+        found = read(out)
+        with contextlib.suppress(threading.BrokenBarrierError):  # only one may be here
+            both.wait(0.5)
+        return found
+
+    monkeypatch.setattr(collecting, "_table_in", read_at_once)
+    threads = [threading.Thread(target=collect, args=(folder, tmp_path / "table")) for folder in folders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(read_table(tmp_path / "table")) == 2
 
 
 def test_writing_what_was_read_changes_nothing(table):

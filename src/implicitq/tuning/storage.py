@@ -8,13 +8,12 @@ the process.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from implicitq.runs.files import require_plain
+from implicitq.runs.files import lock, require_plain
 from implicitq.tuning.space import Choice, Space
 from implicitq.types import InputError
 from implicitq.validation import brief
@@ -32,25 +31,17 @@ _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_
 def turn(out: Path) -> Iterator[None]:
     """One process at a time."""
     with open(os.open(out / ".turn", _FLAGS, 0o666), "rb+") as file:
-        if sys.platform != "win32":
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX)
+        lock(file.fileno(), wait=True)
         yield
 
 
 def take(folder: Path, number: int) -> Any:
     """The file that says who works on a trial, open; None if another process has it. It goes with the process."""
     file = open(os.open(folder / f".{number:04d}", _FLAGS, 0o666), "rb+")  # noqa: SIM115
-    if sys.platform != "win32":
-        import fcntl
-
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.close()
-            return None
-    return file
+    if lock(file.fileno(), wait=False):
+        return file
+    file.close()
+    return None
 
 
 def client() -> Any:
@@ -65,16 +56,18 @@ def client() -> Any:
 def open_study(module: Any, out: Path, first_prune: int | None) -> optuna.Study:
     """The study of a folder, made if it is not there; no trial is stopped before the step `first_prune`, or ever."""
     path = out / JOURNAL
-    lock = module.storages.journal.JournalFileOpenLock(str(path.absolute()))
+    guard = module.storages.journal.JournalFileOpenLock(str(path.absolute()))
     try:
         if path.exists():
             require_plain(path)
-            lock.acquire()
+            guard.acquire()
             try:
                 _mend(path)
             finally:
-                lock.release()
-        storage = module.storages.JournalStorage(module.storages.journal.JournalFileBackend(str(path.absolute()), lock))
+                guard.release()
+        storage = module.storages.JournalStorage(
+            module.storages.journal.JournalFileBackend(str(path.absolute()), guard)
+        )
         pruners = module.pruners
         pruner = pruners.NopPruner() if first_prune is None else pruners.MedianPruner(_FIRST_TRIALS, first_prune)
         return module.create_study(
