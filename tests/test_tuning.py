@@ -163,6 +163,16 @@ def test_a_journal_that_is_none_is_refused_in_a_sentence(content, tmp_path, monk
         search(tmp_path / "out", plan(), 2, lambda text: None)
 
 
+def test_a_journal_without_bounds_is_refused(tmp_path, monkeypatch):
+    FakeRuns(monkeypatch)
+    search(tmp_path / "out", plan(), 1, lambda text: None)
+    journal = tmp_path / "out" / "journal.log"
+    for size, sentence in ((1 << 21, "its last line is longer than 1,048,576 bytes"), (30 << 30, "larger than 256 MB")):
+        os.truncate(journal, size)  # a hole: takes no room on the disk
+        with pytest.raises(InputError, match=sentence):
+            search(tmp_path / "out", plan(), 2, lambda text: None)
+
+
 def test_a_journal_that_is_a_link_is_refused(tmp_path, monkeypatch):
     FakeRuns(monkeypatch)
     search(tmp_path / "out", plan(), 1, lambda text: None)

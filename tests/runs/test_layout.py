@@ -240,6 +240,10 @@ def test_two_collections_into_one_table_at_once_lose_no_run(small_plan, tmp_path
     assert len(read_table(tmp_path / "table")) == 2
 
 
+def test_the_versions_of_an_entry_are_held_once(table):
+    assert len({id(run.versions) for run in read_table(table)}) == 1
+
+
 def test_writing_what_was_read_changes_nothing(table):
     before = {path.name: path.read_bytes() for path in table.iterdir() if path.is_file()}
     write_table(table, read_table(table), study_table.read_metrics(table), random_scores.read(table), read_plans(table))

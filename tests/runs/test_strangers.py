@@ -494,6 +494,14 @@ def test_files_are_written_appended_to_cut_renamed_and_removed(opened):
     assert opened.files("inner") == []
 
 
+def test_a_table_without_bounds_is_refused(opened):
+    with open(opened.path / "log", "wb") as file:
+        file.truncate(30 << 30)
+    for act in (lambda: opened.read("log"), lambda: opened.cut("log", 4)):
+        with pytest.raises(InputError, match="log cannot be read: it is larger than 256 MB"):
+            act()
+
+
 def test_half_a_file_that_was_left_does_not_stand_in_the_way(opened):
     (opened.path / "log.part").write_bytes(b"half")
     opened.write("log", b"whole")

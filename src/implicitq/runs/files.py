@@ -50,9 +50,13 @@ def read_bytes(path: Path, most: int = LARGEST_TABLE) -> bytes:
     """The whole content of a plain file that is no link; never waits, as a pipe would have it, nor fills the memory."""
     require_plain(path)
     content = read_start(path, most + 1)
-    if len(content) > most:
-        raise OSError(f"it is larger than {most >> 20} MB, the most that is read")
+    refuse_larger(len(content), most)
     return content
+
+
+def refuse_larger(size: int, most: int = LARGEST_TABLE) -> None:
+    if size > most:
+        raise OSError(f"it is larger than {most >> 20} MB, the most that is read")
 
 
 def read_start(path: Path, most: int) -> bytes:

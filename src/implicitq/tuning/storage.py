@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from implicitq.runs.files import lock, require_plain
+from implicitq.runs.files import lock, read_end, refuse_larger, require_plain
 from implicitq.tuning.space import Choice, Space
 from implicitq.types import InputError
 from implicitq.validation import brief
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 JOURNAL = "journal.log"
 _NAME = "implicitq"
+_LONGEST_LINE = 1 << 20  # bytes, of the journal
 _FIRST_TRIALS = 5  # that are never stopped early
 _FLAGS = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
@@ -79,9 +80,12 @@ def open_study(module: Any, out: Path, first_prune: int | None) -> optuna.Study:
 
 def _mend(path: Path) -> None:
     """Cut off a last line without its end, which a process that was killed has left."""
-    with open(path, "rb+") as file:
-        content = file.read()
-        file.truncate(content.rfind(b"\n") + 1)
+    size = path.stat().st_size
+    refuse_larger(size)
+    end = read_end(path, _LONGEST_LINE)
+    if len(end) < size and b"\n" not in end:
+        raise ValueError(f"its last line is longer than {_LONGEST_LINE:,} bytes")
+    os.truncate(path, size - len(end) + end.rfind(b"\n") + 1)
 
 
 def distributions(module: Any, space: Space) -> dict[str, Any]:
