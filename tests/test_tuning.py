@@ -8,12 +8,14 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from implicitq import configs
 from implicitq.commands import main as cli
 from implicitq.events import Evaluated
+from implicitq.runs.folder import RunFolder
 from implicitq.tuning import storage, study
 from implicitq.tuning.space import Choice, Range, default_space, read_space
 from implicitq.tuning.study import Plan, search
@@ -87,6 +89,29 @@ def test_an_interrupted_search_chooses_what_it_would_have_chosen(tmp_path, monke
     object.__setattr__(other.config, "seed", 1)
     search(tmp_path / "other", other, 2, lambda text: None)
     assert params_of(tmp_path / "other") != params_of(tmp_path / "whole")[:2]
+
+
+@pytest.mark.parametrize("lines", range(1, 7))
+def test_a_search_that_is_killed_between_two_lines_of_its_journal_goes_on(lines, tmp_path, monkeypatch):
+    FakeRuns(monkeypatch)
+    search(tmp_path / "whole", plan(), 2, lambda text: None)
+    backend = optuna.storages.journal.JournalFileBackend
+    append, left = backend.append_logs, lines
+
+    def append_or_die(self, logs):
+        nonlocal left
+        if left == 0:
+            raise Stopped
+        left -= 1
+        append(self, logs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "append_logs", append_or_die)
+        with pytest.raises(Stopped):
+            search(tmp_path / "parts", plan(), 2, lambda text: None)
+    found = search(tmp_path / "parts", plan(), 2, lambda text: None)
+    assert (found.finished, found.failed) == (2, 0)
+    assert params_of(tmp_path / "parts") == params_of(tmp_path / "whole")
 
 
 def test_a_trial_that_ends_while_the_trials_are_looked_at_is_not_made_again(tmp_path, monkeypatch):
@@ -235,6 +260,12 @@ def test_real_runs_are_searched_stopped_and_gone_on_with_exactly(tmp_path, small
     assert command[:7] == ["implicitq", "train", "iq", "--env", "toys:Toy-v0", "--preset", "parts/best.json"]
     assert cli.run([*command[1:], "--steps", "20", "--out", "again"]) == 0
     assert json.loads(Path("again/config.json").read_text())["preset"] == "file"
+
+
+def test_a_run_that_was_killed_before_its_first_log_is_gone_on_with(tmp_path, small):
+    config = configs.resolve("iq", "toys:Toy-v0", **{**small, "steps": 40})
+    RunFolder.create(tmp_path / "run", config).close()
+    assert study._train(tmp_path / "run", config, Mock(hopeless=False), False)[-1].step == 40
 
 
 def test_every_algorithm_has_a_space_of_its_own_that_its_config_takes():
