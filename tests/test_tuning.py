@@ -280,9 +280,11 @@ def test_every_algorithm_has_a_space_of_its_own_that_its_config_takes():
 
 def test_a_space_is_read_from_words_or_a_file(tmp_path):
     config = configs.resolve("iq", "Task-v0")
-    words = read_space(["learning-rate=1e-5..1e-3", "bins=5,11", "n_step=1..3", "policy=gaussian,flow"], config)
+    given = ["learning-rate=1e-5..1e-3", "learning_rate_decay=5000..50000", "bins=5,11", "n_step=1..3"]
+    words = read_space([*given, "policy=gaussian,flow"], config)
     assert words == {
         "learning_rate": Range(1e-5, 1e-3, True, False),
+        "learning_rate_decay": Range(5_000, 50_000, False, True),
         "bins": Choice((5, 11)),
         "n_step": Range(1, 3, False, True),
         "policy": Choice(("gaussian", "flow")),

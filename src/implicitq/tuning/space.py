@@ -141,7 +141,9 @@ def _checked(name: str, data: Mapping[str, Any], config: Config) -> Dimension:
     log = data.get("log", low > 0 and high / low >= _WIDE)
     if log and low <= 0:
         raise InputError(f"{name} cannot be searched by orders of magnitude from {low}")
-    whole = typing.get_type_hints(type(config))[name] is int
+    hint = typing.get_type_hints(type(config))[name]
+    kinds = typing.get_args(hint) or (hint,)
+    whole = int in kinds and float not in kinds
     return Range(int(low) if whole else float(low), int(high) if whole else float(high), log, whole)
 
 
