@@ -144,6 +144,19 @@ def test_a_run_of_another_library_has_its_evaluations_only(tmp_path):
     assert overview(found).startswith(HEADERS["png"])
 
 
+def test_numbers_that_no_axis_has_are_left_out_of_a_picture(tmp_path):
+    (tmp_path / "config.json").write_text(
+        json.dumps({"algorithm": "sbx-sac", "env": "Task", "steps": 20, "seed": 0, "temperature": 10**400})
+    )
+    (tmp_path / "metrics.csv").write_text("step,loss\n10,nan\n")
+    with pytest.raises(InputError, match="there is nothing to draw yet in"):
+        read_curves([tmp_path])
+    (tmp_path / "metrics.csv").write_text("step,loss\n10,1.7e308\n20,-1.7e308\n1e300,1\n40,-1e50\n50,1e50\n60,2\n")
+    found = read_curves([tmp_path])
+    assert _points(found[0], "loss")[0].tolist() == [40, 50, 60]
+    assert overview(found).startswith(HEADERS["png"])
+
+
 def test_many_runs_have_a_legend_that_ends():
     steps = np.array([1.0, 2.0])
     runs = [Curves(f"run {number}", [], {"step": steps, "loss": steps}) for number in range(30)]
