@@ -188,6 +188,21 @@ def test_a_journal_that_is_none_is_refused_in_a_sentence(content, tmp_path, monk
         search(tmp_path / "out", plan(), 2, lambda text: None)
 
 
+@pytest.mark.parametrize(
+    "scores", [{"values": ["x"]}, {"values": [1.0, 2.0]}, {"values": [10**400]}, {"intermediate_values": {"1": "x"}}]
+)
+def test_a_journal_with_scores_that_are_none_is_refused(scores, tmp_path, monkeypatch):
+    FakeRuns(monkeypatch)
+    search(tmp_path / "out", plan(), 1, lambda text: None)
+    journal = tmp_path / "out" / "journal.log"
+    made, *_ = (line for line in map(json.loads, journal.read_text().splitlines()) if "params" in line)
+    complete = optuna.trial.TrialState.COMPLETE
+    with open(journal, "a") as file:
+        file.write(json.dumps({**made, "state": complete, "value": None, **scores}) + "\n")
+    with pytest.raises(InputError, match="trial 1 must have numbers for scores, and one"):
+        search(tmp_path / "out", plan(), 3, lambda text: None)
+
+
 def test_a_journal_without_bounds_is_refused(tmp_path, monkeypatch):
     FakeRuns(monkeypatch)
     search(tmp_path / "out", plan(), 1, lambda text: None)
@@ -303,6 +318,7 @@ def test_a_space_is_read_from_words_or_a_file(tmp_path):
         ("learning_rate=-1..1", "learning_rate must be a positive number"),
         ("learning_rate=1e-3..1e-5", "the range of learning_rate must rise"),
         ("learning_rate=low..high", "needs a range between two numbers"),
+        (f"learning_rate=1e-3..{10**400}", r"needs a range between two numbers below 2\*\*63"),
         ("bins=5", "bins needs at least two different choices"),
         ("bins=5,1", "bins must be a whole number from 2 to 65536"),
         ("seed=1,2", "seed cannot be searched"),

@@ -8,12 +8,12 @@ the process.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from implicitq.runs.files import lock, read_end, refuse_larger, require_plain
+from implicitq.runs.files import LARGEST_RETURN, lock, read_end, refuse_larger, require_plain
 from implicitq.tuning.space import Choice, Space
 from implicitq.types import InputError
 from implicitq.validation import brief
@@ -71,9 +71,11 @@ def open_study(module: Any, out: Path, first_prune: int | None) -> optuna.Study:
         )
         pruners = module.pruners
         pruner = pruners.NopPruner() if first_prune is None else pruners.MedianPruner(_FIRST_TRIALS, first_prune)
-        return module.create_study(
+        study = module.create_study(
             storage=storage, pruner=pruner, study_name=_NAME, direction="maximize", load_if_exists=True
         )
+        _check(study.trials)
+        return study
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(f"{path} is not a journal of Optuna that can be used: {brief(str(error))}") from None
 
@@ -86,6 +88,16 @@ def _mend(path: Path) -> None:
     if len(end) < size and b"\n" not in end:
         raise ValueError(f"its last line is longer than {_LONGEST_LINE:,} bytes")
     os.truncate(path, size - len(end) + end.rfind(b"\n") + 1)
+
+
+def _check(trials: Iterable[optuna.trial.FrozenTrial]) -> None:
+    """Refuse scores that no search writes, of which Optuna believes anything."""
+    for trial in trials:
+        scores = trial.values or []
+        numbers = [*scores, *trial.intermediate_values.values()]
+        good = all(isinstance(each, int | float) and abs(each) <= LARGEST_RETURN for each in numbers)
+        if len(scores) > 1 or not good:
+            raise ValueError(f"trial {trial.number} must have numbers for scores, and one at its end, got {brief(numbers)}")
 
 
 def distributions(module: Any, space: Space) -> dict[str, Any]:
