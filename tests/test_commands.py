@@ -18,6 +18,7 @@ import gymnasium as gym
 import pytest
 
 from implicitq import __version__, agent, configs, doctor, video
+from implicitq.commands import display
 from implicitq.commands import main as cli
 from implicitq.commands.parsing import parse_with_config, split_algorithm
 from implicitq.commands.train import Options, next_commands
@@ -54,6 +55,18 @@ def finished(tmp_path_factory) -> Path:
     command = ["train", "--env", "toys:Toy-v0", *flags, "--hidden", "8", "--out", directory]
     assert run(*command) == 0
     return directory
+
+
+def test_names_of_a_stranger_do_not_steer_the_terminal(capsys):
+    steering = "\x1b]52;c;aGE=\x07\x1b[2J\u202e"
+    shown = display.table(steering, steering)
+    shown.add_row(steering)
+    for console in (display.console, display.error_console):
+        console.print(f"[b] two\nlines: {steering}", shown)
+    for printed in capsys.readouterr():
+        assert printed.startswith("[b] two\nlines: ?]52;c;aGE=??[2J?\n")
+        assert printed.count("?[2J?") == 4
+        assert printed.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("words", [["--bound-values", "False"], ["--bound-values=false"]])

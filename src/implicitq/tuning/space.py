@@ -133,7 +133,9 @@ def _checked(name: str, data: Mapping[str, Any], config: Config) -> Dimension:
     low, high = data["low"], data["high"]
     for end in (low, high):
         if isinstance(end, bool) or not isinstance(end, int | float) or not abs(end) < 2**63:
-            raise InputError(f"{name} needs a range between two numbers below 2**63, got {brief(low)} and {brief(high)}")
+            raise InputError(
+                f"{name} needs a range between two numbers below 2**63, got {brief(low)} and {brief(high)}"
+            )
         configs.changed(config, **{name: end})
     if not low < high:
         raise InputError(f"the range of {name} must rise, got {low} to {high}")

@@ -97,7 +97,9 @@ def _check(trials: Iterable[optuna.trial.FrozenTrial]) -> None:
         numbers = [*scores, *trial.intermediate_values.values()]
         good = all(isinstance(each, int | float) and abs(each) <= LARGEST_RETURN for each in numbers)
         if len(scores) > 1 or not good:
-            raise ValueError(f"trial {trial.number} must have numbers for scores, and one at its end, got {brief(numbers)}")
+            raise ValueError(
+                f"trial {trial.number} must have numbers for scores, and one at its end, got {brief(numbers)}"
+            )
 
 
 def distributions(module: Any, space: Space) -> dict[str, Any]:
