@@ -13,8 +13,10 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from unittest.mock import Mock
 
 import gymnasium as gym
+import jax
 import pytest
 
 from implicitq import __version__, agent, configs, doctor, video
@@ -371,6 +373,17 @@ def test_the_doctor_says_so_where_training_does_not_work(monkeypatch, capsys):
     told = capsys.readouterr().out
     assert "does not work: RuntimeError: no device" in told
     assert "training does not work here" in told
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Unable to initialize backend 'bogus'"), AssertionError()])
+def test_the_doctor_says_so_where_jax_has_no_device(monkeypatch, error):
+    monkeypatch.setattr(jax, "devices", Mock(side_effect=error))
+    monkeypatch.setenv("JAX_PLATFORMS", "bogus")
+    devices, *_ = doctor._machine()
+    assert (devices.name, devices.state) == ("devices", "broken")
+    assert devices.told.startswith("JAX finds none with JAX_PLATFORMS='bogus': ")
+    assert devices.told.endswith(str(error) or "AssertionError")
+    assert devices.remedy == "unset JAX_PLATFORMS, or set it to cpu"
 
 
 def test_what_does_not_render_is_told_with_its_remedy(monkeypatch):
