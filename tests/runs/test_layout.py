@@ -65,6 +65,12 @@ def test_checkpoints_are_counted_by_their_finished_files(tmp_path):
     assert layout.checkpoint_steps(tmp_path) == [80, 120]
 
 
+def test_the_last_score_is_known_however_many_episodes_an_evaluation_has(tmp_path):
+    rows = [f"{step},-1234.5,1.0,1000.0{',-1234.567890123456' * 1_000}{',1000' * 1_000}" for step in (40, 80)]
+    write_evaluations(tmp_path, "\n".join([",".join(layout.evaluation_columns(1_000)), *rows, ""]))
+    assert layout.progress_of(tmp_path) == layout.Progress(step=80, score=-1234.5)
+
+
 def test_seeds_behind_links_are_no_part_of_a_folder(tmp_path):
     for name in ("elsewhere", "here/seed-1"):
         (tmp_path / name).mkdir(parents=True)
