@@ -13,11 +13,14 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from unittest.mock import Mock
 
 import gymnasium as gym
+import jax
 import pytest
 
 from implicitq import __version__, agent, configs, doctor, video
+from implicitq.commands import display
 from implicitq.commands import main as cli
 from implicitq.commands.parsing import parse_with_config, split_algorithm
 from implicitq.commands.train import Options, next_commands
@@ -54,6 +57,18 @@ def finished(tmp_path_factory) -> Path:
     command = ["train", "--env", "toys:Toy-v0", *flags, "--hidden", "8", "--out", directory]
     assert run(*command) == 0
     return directory
+
+
+def test_names_of_a_stranger_do_not_steer_the_terminal(capsys):
+    steering = "\x1b]52;c;aGE=\x07\x1b[2J\u202e"
+    shown = display.table(steering, steering)
+    shown.add_row(steering)
+    for console in (display.console, display.error_console):
+        console.print(f"[b] two\nlines: {steering}", shown)
+    for printed in capsys.readouterr():
+        assert printed.startswith("[b] two\nlines: ?]52;c;aGE=??[2J?\n")
+        assert printed.count("?[2J?") == 4
+        assert printed.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("words", [["--bound-values", "False"], ["--bound-values=false"]])
@@ -358,6 +373,17 @@ def test_the_doctor_says_so_where_training_does_not_work(monkeypatch, capsys):
     told = capsys.readouterr().out
     assert "does not work: RuntimeError: no device" in told
     assert "training does not work here" in told
+
+
+@pytest.mark.parametrize("error", [RuntimeError("Unable to initialize backend 'bogus'"), AssertionError()])
+def test_the_doctor_says_so_where_jax_has_no_device(monkeypatch, error):
+    monkeypatch.setattr(jax, "devices", Mock(side_effect=error))
+    monkeypatch.setenv("JAX_PLATFORMS", "bogus")
+    devices, *_ = doctor._machine()
+    assert (devices.name, devices.state) == ("devices", "broken")
+    assert devices.told.startswith("JAX finds none with JAX_PLATFORMS='bogus': ")
+    assert devices.told.endswith(str(error) or "AssertionError")
+    assert devices.remedy == "unset JAX_PLATFORMS, or set it to cpu"
 
 
 def test_what_does_not_render_is_told_with_its_remedy(monkeypatch):

@@ -308,9 +308,9 @@ def test_other_warnings_are_not_about_the_cache(root):
 
 def test_a_warning_is_one_plain_line_unless_it_is_about_the_cache(root, capsys):
     use_cache()
-    for message in (READING, "\x1b[33mWARN: Overriding [b] :b:\x1b[0m"):  # as Gymnasium has it
+    for message in (READING, "\x1b[33mWARN: Overriding [b] :b:\x1b[0m", "\x1b[2J"):  # as Gymnasium, or a file, has it
         show_warning(UserWarning(message), UserWarning, "file.py", 1)
-    assert capsys.readouterr() == ("", "warning: Overriding [b] :b:\n")
+    assert capsys.readouterr() == ("", "warning: Overriding [b] :b:\nwarning: ?[2J\n")
 
 
 def test_a_cached_function_gives_the_bits_of_a_fresh_one_and_a_broken_entry_does_no_harm(root):

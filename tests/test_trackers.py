@@ -214,16 +214,18 @@ def test_a_damaged_note_is_as_none(noted):
     assert choice["id"].isalnum()
 
 
-def test_a_folder_that_is_a_link_is_not_written_into(small, tmp_path):
-    pytest.importorskip("tensorboard")
+@pytest.mark.parametrize(("tracker", "name"), [("tensorboard", "tensorboard"), ("wandb", "wandb"), ("wandb", ".wandb")])
+def test_a_folder_that_is_a_link_is_not_written_into(tracker, name, small, tmp_path, monkeypatch):
+    pytest.importorskip(tracker)
+    monkeypatch.setenv("WANDB_MODE", "offline")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "events.out.tfevents.1").write_bytes(b"precious")
     run = tmp_path / "run"
     implicitq.make("miq", "toys:Toy-v0", **small).learn(40, out=run).close()
-    (run / "tensorboard").symlink_to(tmp_path / "elsewhere")
+    (run / name).symlink_to(tmp_path / "elsewhere")
     agent = implicitq.resume(run, trust_env=True)
-    with pytest.raises(InputError, match="tensorboard is not a folder of its own"):
-        agent.learn(track=["tensorboard"])
+    with pytest.raises(InputError, match=f"{name} is not a folder of its own"):
+        agent.learn(track=[tracker])
     agent.close()
     assert [path.read_bytes() for path in (tmp_path / "elsewhere").iterdir()] == [b"precious"]
     shutil.rmtree(run)

@@ -8,12 +8,14 @@ import sys
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from implicitq import configs
 from implicitq.commands import main as cli
 from implicitq.events import Evaluated
+from implicitq.runs.folder import RunFolder
 from implicitq.tuning import storage, study
 from implicitq.tuning.space import Choice, Range, default_space, read_space
 from implicitq.tuning.study import Plan, search
@@ -87,6 +89,29 @@ def test_an_interrupted_search_chooses_what_it_would_have_chosen(tmp_path, monke
     object.__setattr__(other.config, "seed", 1)
     search(tmp_path / "other", other, 2, lambda text: None)
     assert params_of(tmp_path / "other") != params_of(tmp_path / "whole")[:2]
+
+
+@pytest.mark.parametrize("lines", range(1, 7))
+def test_a_search_that_is_killed_between_two_lines_of_its_journal_goes_on(lines, tmp_path, monkeypatch):
+    FakeRuns(monkeypatch)
+    search(tmp_path / "whole", plan(), 2, lambda text: None)
+    backend = optuna.storages.journal.JournalFileBackend
+    append, left = backend.append_logs, lines
+
+    def append_or_die(self, logs):
+        nonlocal left
+        if left == 0:
+            raise Stopped
+        left -= 1
+        append(self, logs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "append_logs", append_or_die)
+        with pytest.raises(Stopped):
+            search(tmp_path / "parts", plan(), 2, lambda text: None)
+    found = search(tmp_path / "parts", plan(), 2, lambda text: None)
+    assert (found.finished, found.failed) == (2, 0)
+    assert params_of(tmp_path / "parts") == params_of(tmp_path / "whole")
 
 
 def test_a_trial_that_ends_while_the_trials_are_looked_at_is_not_made_again(tmp_path, monkeypatch):
@@ -163,6 +188,31 @@ def test_a_journal_that_is_none_is_refused_in_a_sentence(content, tmp_path, monk
         search(tmp_path / "out", plan(), 2, lambda text: None)
 
 
+@pytest.mark.parametrize(
+    "scores", [{"values": ["x"]}, {"values": [1.0, 2.0]}, {"values": [10**400]}, {"intermediate_values": {"1": "x"}}]
+)
+def test_a_journal_with_scores_that_are_none_is_refused(scores, tmp_path, monkeypatch):
+    FakeRuns(monkeypatch)
+    search(tmp_path / "out", plan(), 1, lambda text: None)
+    journal = tmp_path / "out" / "journal.log"
+    made, *_ = (line for line in map(json.loads, journal.read_text().splitlines()) if "params" in line)
+    complete = optuna.trial.TrialState.COMPLETE
+    with open(journal, "a") as file:
+        file.write(json.dumps({**made, "state": complete, "value": None, **scores}) + "\n")
+    with pytest.raises(InputError, match="trial 1 must have numbers for scores, and one"):
+        search(tmp_path / "out", plan(), 3, lambda text: None)
+
+
+def test_a_journal_without_bounds_is_refused(tmp_path, monkeypatch):
+    FakeRuns(monkeypatch)
+    search(tmp_path / "out", plan(), 1, lambda text: None)
+    journal = tmp_path / "out" / "journal.log"
+    for size, sentence in ((1 << 21, "its last line is longer than 1,048,576 bytes"), (30 << 30, "larger than 256 MB")):
+        os.truncate(journal, size)  # a hole: takes no room on the disk
+        with pytest.raises(InputError, match=sentence):
+            search(tmp_path / "out", plan(), 2, lambda text: None)
+
+
 def test_a_journal_that_is_a_link_is_refused(tmp_path, monkeypatch):
     FakeRuns(monkeypatch)
     search(tmp_path / "out", plan(), 1, lambda text: None)
@@ -170,6 +220,21 @@ def test_a_journal_that_is_a_link_is_refused(tmp_path, monkeypatch):
     (tmp_path / "out" / "journal.log").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="it is a link, which is not followed"):
         search(tmp_path / "out", plan(), 2, lambda text: None)
+
+
+@pytest.mark.parametrize("link", ["trials/0000", "trials/0000/seed-0"])
+def test_nothing_is_cleared_through_a_link(link, tmp_path):
+    run = tmp_path / "precious" / ("seed-0" if link == "trials/0000" else "")
+    for name in ("checkpoints", "replay"):
+        (run / name).mkdir(parents=True)
+    (run / "config.json").write_text("{}")
+    place = tmp_path / "out" / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(tmp_path / "precious")
+    told: list[str] = []
+    search(tmp_path / "out", plan(), 1, told.append)
+    assert "is a link, which is not followed" in told[-1]
+    assert {path.name for path in run.iterdir()} == {"config.json", "checkpoints", "replay"}
 
 
 def test_a_missing_optuna_is_named_with_its_extra(tmp_path, monkeypatch):
@@ -212,6 +277,12 @@ def test_real_runs_are_searched_stopped_and_gone_on_with_exactly(tmp_path, small
     assert json.loads(Path("again/config.json").read_text())["preset"] == "file"
 
 
+def test_a_run_that_was_killed_before_its_first_log_is_gone_on_with(tmp_path, small):
+    config = configs.resolve("iq", "toys:Toy-v0", **{**small, "steps": 40})
+    RunFolder.create(tmp_path / "run", config).close()
+    assert study._train(tmp_path / "run", config, Mock(hopeless=False), False)[-1].step == 40
+
+
 def test_every_algorithm_has_a_space_of_its_own_that_its_config_takes():
     for name in configs.ALGORITHMS:
         config = configs.resolve(name, "Task-v0")
@@ -224,9 +295,11 @@ def test_every_algorithm_has_a_space_of_its_own_that_its_config_takes():
 
 def test_a_space_is_read_from_words_or_a_file(tmp_path):
     config = configs.resolve("iq", "Task-v0")
-    words = read_space(["learning-rate=1e-5..1e-3", "bins=5,11", "n_step=1..3", "policy=gaussian,flow"], config)
+    given = ["learning-rate=1e-5..1e-3", "learning_rate_decay=5000..50000", "bins=5,11", "n_step=1..3"]
+    words = read_space([*given, "policy=gaussian,flow"], config)
     assert words == {
         "learning_rate": Range(1e-5, 1e-3, True, False),
+        "learning_rate_decay": Range(5_000, 50_000, False, True),
         "bins": Choice((5, 11)),
         "n_step": Range(1, 3, False, True),
         "policy": Choice(("gaussian", "flow")),
@@ -245,6 +318,7 @@ def test_a_space_is_read_from_words_or_a_file(tmp_path):
         ("learning_rate=-1..1", "learning_rate must be a positive number"),
         ("learning_rate=1e-3..1e-5", "the range of learning_rate must rise"),
         ("learning_rate=low..high", "needs a range between two numbers"),
+        (f"learning_rate=1e-3..{10**400}", r"needs a range between two numbers below 2\*\*63"),
         ("bins=5", "bins needs at least two different choices"),
         ("bins=5,1", "bins must be a whole number from 2 to 65536"),
         ("seed=1,2", "seed cannot be searched"),

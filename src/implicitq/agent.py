@@ -26,6 +26,7 @@ from implicitq.learner import Actor
 from implicitq.machine import find_device
 from implicitq.runs import hub, policy_file
 from implicitq.runs.branches import check_changes
+from implicitq.runs.files import refuse_links
 from implicitq.runs.folder import RunFolder, Start
 from implicitq.runs.layout import BEST, POLICY
 from implicitq.train import Trainer
@@ -188,7 +189,7 @@ class Agent:
         if self._trainer is None or self.step > 0 or self._run is not None:
             raise InputError("start_from is for an agent that came from make, before its first step")
         path = Path(path)
-        found = policy_file.read(path / POLICY if path.is_dir() else path)
+        found = policy_file.read(_policy_in(path, best=False) if path.is_dir() else path)
         try:
             self._refuse_other_meaning(found)
             self._trainer.begin_with(found.actor.arrays(), found.statistics)
@@ -573,7 +574,7 @@ def _policy_in(folder: Path, best: bool) -> Path:
         raise InputError(f"the best policy is kept in run folders, and {folder} is none")
     if best and not (folder / BEST).exists():
         raise InputError(f"{folder} has no {BEST}: no evaluation was made yet, or only by an earlier version")
-    return folder / (BEST if best else POLICY)
+    return refuse_links(folder, folder / (BEST if best else POLICY))
 
 
 def _from_file(name: str, file: str, trusted: bool) -> str:

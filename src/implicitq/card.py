@@ -15,6 +15,7 @@ from typing import Any
 from implicitq import configs
 from implicitq.configs import Config
 from implicitq.types import Evaluation
+from implicitq.validation import printable
 
 _PACKAGES = ("implicitq", "python", "jax", "equinox", "optax", "numpy", "gymnasium", "mujoco")
 _LONGEST = 100  # characters of a text that somebody else wrote
@@ -131,7 +132,7 @@ def _making(facts: Facts) -> str:
     if facts.from_object:
         parts = ["It was trained from Python, on an environment object. Its settings are in config.json."]
     else:
-        parts = [f"```sh\n{_printable(configs.train_command(config))}\n```"]
+        parts = [f"```sh\n{printable(configs.train_command(config))}\n```"]
     parts += [f"The run went on {_code(told)}." for told in facts.branches]
     if facts.step < config.steps:
         parts.append(f"This policy is of step {facts.step:,} of that run.")
@@ -157,10 +158,5 @@ def _word(text: str) -> str:
 
 
 def _short(text: str) -> str:
-    plain = _printable(text)
+    plain = printable(text)
     return plain if len(plain) <= _LONGEST else f"{plain[: _LONGEST - 1]}…"
-
-
-def _printable(text: str) -> str:
-    """The text as one printable line."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -67,9 +67,11 @@ def is_about_cache(warning: str) -> bool:
 
 def show_warning(message, category, filename, lineno, file=None, line=None) -> None:
     """For `warnings.showwarning` in processes of ours: one line for the user, and none about the cache."""
+    from implicitq.validation import printable  # slow to import, and help needs none of it
+
     if not is_about_cache(str(message)):
         plain = re.sub(r"\x1b\[[0-9;]*m", "", str(message)).removeprefix("WARN: ")  # Gymnasium's come coloured
-        print(f"warning: {plain}", file=sys.stderr)
+        print("warning:", printable(plain, kept="\n"), file=sys.stderr)
 
 
 def _root() -> Path | None:

@@ -56,8 +56,13 @@ def _machine() -> Iterator[Finding]:
     import jax
 
     found = versions()
-    devices = ", ".join(f"{device.platform} {device.device_kind}" for device in jax.devices())
-    yield Finding("devices", "good", f"{devices}; networks run on the first")
+    try:
+        devices = ", ".join(f"{device.platform} {device.device_kind}" for device in jax.devices())
+        yield Finding("devices", "good", f"{devices}; networks run on the first")
+    except (RuntimeError, AssertionError) as error:  # the second, without a word, where it has a platform but no device
+        chosen = os.environ.get("JAX_PLATFORMS", "")
+        told = f"JAX finds none with JAX_PLATFORMS={chosen!r}: {str(error) or type(error).__name__}"
+        yield Finding("devices", "broken", told, "unset JAX_PLATFORMS, or set it to cpu")
     cores, usable = os.cpu_count(), found["threads"]
     told = f"{usable} of {cores} can be used here; a run uses all it may, `taskset -c 0 implicitq train` gives it one"
     yield Finding("cores", "good", told)

@@ -66,6 +66,11 @@ def brief(value: Any) -> str:
     return _SHORT.repr(value)
 
 
+def printable(text: str, kept: str = "") -> str:
+    """The text with a ? for every character that is not seen but may steer a terminal; those in `kept` stay."""
+    return "".join(letter if letter.isprintable() or letter in kept else "?" for letter in text)
+
+
 def sentence(error: Exception) -> str:
     """What to tell the user of an error; for errors of the disk, the file and the reason."""
     if isinstance(error, OSError) and error.filename and error.strerror:

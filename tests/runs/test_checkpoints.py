@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -184,6 +185,29 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         files.write_atomically(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"old"
+
+
+def test_two_may_write_one_file_at_once(tmp_path, monkeypatch):
+    rename = os.replace
+
+    def write_once_more_before(source: Path, target: Path) -> None:
+        monkeypatch.setattr(files.os, "replace", rename)
+        files.write_atomically(tmp_path / "file", b"another")
+        rename(source, target)
+
+    monkeypatch.setattr(files.os, "replace", write_once_more_before)
+    files.write_atomically(tmp_path / "file", b"one")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"one"]
+
+
+def test_what_a_killed_process_left_is_removed_once_it_is_old(tmp_path):
+    old, young, other = (tmp_path / f"{name}.part" for name in ("file.01234567", "file.89abcdef", "other.01234567"))
+    for path in (old, young, other):
+        path.write_bytes(b"half")
+    for path in (old, other):
+        os.utime(path, (0, 0))
+    files.write_atomically(tmp_path / "file", b"whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", young.name, other.name]
 
 
 def test_a_finished_folder_can_be_opened_again_once_closed(run):

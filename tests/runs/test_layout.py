@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from implicitq.runs.finding import find_runs
 from implicitq.runs.logs import read_metrics
 from implicitq.runs.settings import ForeignConfig, differences, identity
 from implicitq.runs.study_table import COLUMNS, is_table, read_table, write_table
-from implicitq.sweeps import random_scores
+from implicitq.sweeps import collecting, random_scores
 from implicitq.sweeps.collecting import collect
 from implicitq.sweeps.sweep import plan_path, read_plans
 from implicitq.types import Evaluation
@@ -61,6 +63,20 @@ def test_checkpoints_are_counted_by_their_finished_files(tmp_path):
     for name in ("000000120.json", "000000080.json", "000000160.safetensors", "000000200.json.part", "notes.json"):
         (folder / name).write_text("{}")
     assert layout.checkpoint_steps(tmp_path) == [80, 120]
+
+
+def test_the_last_score_is_known_however_many_episodes_an_evaluation_has(tmp_path):
+    rows = [f"{step},-1234.5,1.0,1000.0{',-1234.567890123456' * 1_000}{',1000' * 1_000}" for step in (40, 80)]
+    write_evaluations(tmp_path, "\n".join([",".join(layout.evaluation_columns(1_000)), *rows, ""]))
+    assert layout.progress_of(tmp_path) == layout.Progress(step=80, score=-1234.5)
+
+
+def test_seeds_behind_links_are_no_part_of_a_folder(tmp_path):
+    for name in ("elsewhere", "here/seed-1"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / layout.CONFIG).write_text("{}")
+    (tmp_path / "here/seed-0").symlink_to(tmp_path / "elsewhere")
+    assert layout.seeds_in(tmp_path / "here") == [1]
 
 
 def test_a_committed_run_folder_is_read(layout_1):
@@ -131,6 +147,19 @@ def test_a_run_of_another_library_has_its_evaluations_only(tmp_path):
     (tmp_path / "evaluations.csv").write_text("step,mean_return,more\n10,1.5,0\n20,2.5,0\n")
     found = read_curves([tmp_path])
     assert _points(found[0], "evaluation, mean return")[1].tolist() == [1.5, 2.5]
+    assert overview(found).startswith(HEADERS["png"])
+
+
+def test_numbers_that_no_axis_has_are_left_out_of_a_picture(tmp_path):
+    (tmp_path / "config.json").write_text(
+        json.dumps({"algorithm": "sbx-sac", "env": "Task", "steps": 20, "seed": 0, "temperature": 10**400})
+    )
+    (tmp_path / "metrics.csv").write_text("step,loss\n10,nan\n")
+    with pytest.raises(InputError, match="there is nothing to draw yet in"):
+        read_curves([tmp_path])
+    (tmp_path / "metrics.csv").write_text("step,loss\n10,1.7e308\n20,-1.7e308\n1e300,1\n40,-1e50\n50,1e50\n60,2\n")
+    found = read_curves([tmp_path])
+    assert _points(found[0], "loss")[0].tolist() == [40, 50, 60]
     assert overview(found).startswith(HEADERS["png"])
 
 
@@ -207,6 +236,31 @@ def test_the_runs_of_a_table_are_those_that_were_collected(small_plan, tmp_path)
         assert (run.versions, run.finished) == (same.versions, same.finished)
         for name in ("steps", "means", "seconds"):
             assert getattr(run, name).tolist() == getattr(same, name).tolist()
+
+
+def test_two_collections_into_one_table_at_once_lose_no_run(small_plan, tmp_path, monkeypatch):
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for folder, run in zip(folders, small_plan.runs, strict=False):
+        write_run(folder, run, 10.0)
+    both, read = threading.Barrier(2), collecting._table_in
+
+    def read_at_once(out):
+        found = read(out)
+        with contextlib.suppress(threading.BrokenBarrierError):  # only one may be here
+            both.wait(0.5)
+        return found
+
+    monkeypatch.setattr(collecting, "_table_in", read_at_once)
+    threads = [threading.Thread(target=collect, args=(folder, tmp_path / "table")) for folder in folders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(read_table(tmp_path / "table")) == 2
+
+
+def test_the_versions_of_an_entry_are_held_once(table):
+    assert len({id(run.versions) for run in read_table(table)}) == 1
 
 
 def test_writing_what_was_read_changes_nothing(table):

@@ -389,7 +389,11 @@ def test_runs_of_earlier_versions_have_a_best_policy_from_their_next_evaluation_
 
 
 @pytest.mark.parametrize(
-    "best", [{"step": 40}, {"step": -1, "mean": 0.0}, {"step": 40, "mean": "much"}, {"step": 40, "mean": 1e999}, 7]
+    "best",
+    [
+        *({"step": 40}, {"step": -1, "mean": 0.0}, 7),
+        *({"step": 40, "mean": mean} for mean in ("much", 1e999, 10**400)),
+    ],
 )
 def test_a_checkpoint_with_a_best_that_cannot_be_is_not_used(run, best):
     from implicitq.runs.files import digest_of

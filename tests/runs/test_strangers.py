@@ -19,6 +19,7 @@ import safetensors.numpy
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import implicitq
 from implicitq import InputError
 from implicitq.commands import main as cli
 from implicitq.runs import directory as module
@@ -301,6 +302,29 @@ def test_links_are_refused(run, canary, name, capsys):
     assert contents(canary) == before
 
 
+@pytest.mark.parametrize("name", ["policy.safetensors", "best.safetensors"])
+def test_a_policy_behind_a_link_is_not_played(run, tmp_path, name, capsys):
+    (run / name).rename(tmp_path / "outside")
+    (run / name).symlink_to(tmp_path / "outside")
+    best = ["--best"] if name.startswith("best") else []
+    assert cli.run(["evaluate", str(run), "--trust-env", *best]) == 2
+    assert f"{name} is a link, which is not followed" in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_no_run_begins_with_a_policy_behind_a_link(run, tmp_path, small):
+    (run / "policy.safetensors").rename(tmp_path / "outside")
+    (run / "policy.safetensors").symlink_to(tmp_path / "outside")
+    with implicitq.make("miq", "toys:Toy-v0", **small) as agent, pytest.raises(InputError, match="is a link, which is"):
+        agent.start_from(run)
+
+
+def test_a_report_reads_no_checkpoints_behind_a_link(run, tmp_path):
+    (run / "checkpoints").rename(tmp_path / "outside")
+    (run / "checkpoints").symlink_to(tmp_path / "outside")
+    with pytest.raises(InputError, match="checkpoints is a link, which is not followed"):
+        read_run(run, "run")
+
+
 PIPES = ["metrics.csv", "replay", "policy.safetensors.part", "checkpoints/000000120.safetensors"]
 
 
@@ -324,8 +348,6 @@ def test_a_pipe_in_the_place_of_evaluations_does_not_hold_up_a_report(run, capsy
 
 
 def test_a_link_that_appears_while_a_run_is_going_on_is_not_followed(small, tmp_path, canary):
-    import implicitq
-
     agent = implicitq.make("miq", "toys:Toy-v0", **small).learn(40, out=tmp_path / "run")
     (tmp_path / "run" / "metrics.csv").unlink()
     (tmp_path / "run" / "metrics.csv").symlink_to(canary / "precious.txt")
@@ -470,6 +492,14 @@ def test_files_are_written_appended_to_cut_renamed_and_removed(opened):
     assert opened.files("inner") == ["inner/log.old"]
     opened.remove("inner/log.old")
     assert opened.files("inner") == []
+
+
+def test_a_table_without_bounds_is_refused(opened):
+    with open(opened.path / "log", "wb") as file:
+        file.truncate(30 << 30)
+    for act in (lambda: opened.read("log"), lambda: opened.cut("log", 4)):
+        with pytest.raises(InputError, match="log cannot be read: it is larger than 256 MB"):
+            act()
 
 
 def test_half_a_file_that_was_left_does_not_stand_in_the_way(opened):

@@ -147,6 +147,14 @@ def test_a_part_of_a_suite_keeps_its_order_and_settings(tmp_path):
         suite_of(str(path), ["B-v1"])
 
 
+def test_a_part_of_many_tasks_has_a_name_that_can_be_a_files(tmp_path):
+    tasks = [f"AnEnvironmentWithALongName{number}-v0" for number in range(9)]
+    (tmp_path / "own.toml").write_text(f"tasks = {json.dumps(tasks)}")
+    parts = [suite_of(str(tmp_path / "own.toml"), [*tasks[:number], *tasks[number + 1 :]]) for number in (0, 1)]
+    assert all(part.name.startswith("own-8-tasks-") for part in parts)
+    assert len({sweep.plan_path(tmp_path, "main", part.name) for part in parts}) == 2
+
+
 def test_settings_of_a_suite_reach_only_algorithms_that_have_them():
     suite = dataclasses.replace(CHEETAH, settings={"bins": 3})
     plan = expand(STUDIES["main"], suite, 1)

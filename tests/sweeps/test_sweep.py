@@ -258,6 +258,19 @@ def test_random_scores_are_measured_once_and_again_for_other_versions(tmp_path, 
     assert again["mean"] == first["mean"]  # the same seeds, the same actions
 
 
+def test_random_scores_that_others_measure_meanwhile_are_kept(tmp_path, monkeypatch):
+    entry = {"mean": 1.0, "std": 0.0, "episodes": 1, "versions": random_scores.environment_versions()}
+
+    def measure(task, episodes):
+        if task == "One-v0":
+            random_scores.ensure(tmp_path, ["Other-v0"])
+        return entry
+
+    monkeypatch.setattr(random_scores, "measure", measure)
+    assert random_scores.ensure(tmp_path, ["One-v0"]) == random_scores.read(tmp_path)
+    assert set(random_scores.read(tmp_path)) == {"One-v0", "Other-v0"}
+
+
 def test_random_scores_of_an_environment_without_an_end_are_refused(monkeypatch):
     monkeypatch.setattr(evaluate, "LONGEST_EPISODE", 3)
     with pytest.raises(InputError, match="an episode has not ended after 3 steps; give the environment a time limit"):

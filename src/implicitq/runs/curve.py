@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from implicitq.runs import settings
+from implicitq.runs.files import LARGEST_RETURN, LARGEST_STEP
 from implicitq.runs.finding import walk
 from implicitq.runs.layout import CONFIG, EVALUATIONS, METRICS, has_run, read_curve, read_json_file
 from implicitq.runs.logs import read_metrics
@@ -51,7 +52,7 @@ def learning_curve(title: str, evaluations: Sequence[Evaluation], metrics: Mappi
     steps = np.array([e.step for e in evaluations])
     means = np.array([e.mean for e in evaluations])
     spread = np.array([e.std for e in evaluations])
-    trained, returns = _finite(metrics, "episode_return")
+    trained, returns = _drawable(metrics, "episode_return")
     if len(trained):
         axes.plot(trained, returns, color="0.6", linewidth=0.8, alpha=0.7, zorder=1, label="training episodes")
     axes.fill_between(steps, means - spread, means + spread, alpha=0.2, linewidth=0, label="± 1 std over episodes")
@@ -102,18 +103,20 @@ def _points(run: Curves, panel: str) -> tuple[Array, Array]:
     column = _PANELS[panel]
     if not column:
         return np.array([e.step for e in run.evaluations]), np.array([e.mean for e in run.evaluations])
-    steps, values = _finite(run.metrics, column)
+    steps, values = _drawable(run.metrics, column)
     if column == "temperature" and not len(steps) and run.temperature is not None and "step" in run.metrics:
-        steps = run.metrics["step"]
+        steps, _ = _drawable(run.metrics, "step")
         return steps, np.full(len(steps), run.temperature)
     return steps, values
 
 
-def _finite(metrics: Mapping[str, Array], column: str) -> tuple[Array, Array]:
+def _drawable(metrics: Mapping[str, Array], column: str) -> tuple[Array, Array]:
+    """Steps and values of a column, where both are numbers that an axis can have."""
     if column not in metrics:
         return np.zeros(0), np.zeros(0)
-    known = np.isfinite(metrics[column])
-    return metrics["step"][known], metrics[column][known]
+    steps, values = metrics["step"], metrics[column]
+    known = (np.abs(steps) <= LARGEST_STEP) & (np.abs(values) <= LARGEST_RETURN)
+    return steps[known], values[known]
 
 
 def _plain(label: str) -> str:
@@ -159,13 +162,14 @@ def read_curves(folders: Sequence[Path]) -> list[Curves]:
             found.append((path, config, metrics, _evaluations(path)))
         except InputError as error:
             raise InputError(f"{path} cannot be drawn: {error}") from None
-    if not any(evaluations or len(metrics.get("step", ())) for _, _, metrics, evaluations in found):
-        raise InputError(f"there is nothing to draw yet in {', '.join(map(str, paths))}")
     labels = _labels(paths, [config for _, config, *_ in found])
-    return [
+    curves = [
         Curves(label, evaluations, metrics, _fixed_temperature(config))
         for label, (_, config, metrics, evaluations) in zip(labels, found, strict=True)
     ]
+    if not any(len(_points(run, panel)[0]) for run in curves for panel in _PANELS):
+        raise InputError(f"there is nothing to draw yet in {', '.join(map(str, paths))}")
+    return curves
 
 
 def _runs_in(folder: Path) -> list[Path]:
@@ -189,7 +193,7 @@ def _evaluations(folder: Path) -> list[Evaluation]:
 
 def _fixed_temperature(config: RunConfig) -> float | None:
     value = settings.to_file(config).get("temperature")
-    return float(value) if isinstance(value, int | float) else None
+    return float(value) if isinstance(value, int | float) and abs(value) <= LARGEST_RETURN else None
 
 
 def _labels(paths: Sequence[Path], runs: Sequence[RunConfig]) -> list[str]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from implicitq.runs.files import refuse_larger
 from implicitq.types import InputError
 
 PART = ".part"  # ends the name of a file that is being written
@@ -83,12 +84,13 @@ class Directory:
             self.write(name, content[:size])
 
     def read(self, name: str) -> bytes:
-        """All of a file; nothing if there is none."""
+        """All of a table; nothing if there is none."""
         if not self._require_regular(name):
             return b""
         with self._about(name, "read"):
             handle = os.open(self._at(name), os.O_RDONLY | _NO_LINK | _BINARY, dir_fd=self._handle(name))
             with open(handle, "rb") as file:
+                refuse_larger(os.fstat(handle).st_size)
                 return file.read()
 
     def remove(self, name: str) -> None:

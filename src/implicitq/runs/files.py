@@ -7,14 +7,18 @@ be read is an OSError or ValueError with a reason, and who knows the file puts i
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
 import re
 import reprlib
+import secrets
 import stat
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,6 +32,7 @@ LARGEST_TABLE = 256 << 20  # bytes of a CSV file: a hundred times more than the 
 LARGEST_JSON = 32 << 20
 LARGEST_RETURN = 1e50  # beyond it, squares of scores are no numbers any more
 LARGEST_STEP = 10**15
+_DEAD_SECONDS = 3_600  # after which nobody is still writing a file
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,149}")
 
@@ -45,9 +50,13 @@ def read_bytes(path: Path, most: int = LARGEST_TABLE) -> bytes:
     """The whole content of a plain file that is no link; never waits, as a pipe would have it, nor fills the memory."""
     require_plain(path)
     content = read_start(path, most + 1)
-    if len(content) > most:
-        raise OSError(f"it is larger than {most >> 20} MB, the most that is read")
+    refuse_larger(len(content), most)
     return content
+
+
+def refuse_larger(size: int, most: int = LARGEST_TABLE) -> None:
+    if size > most:
+        raise OSError(f"it is larger than {most >> 20} MB, the most that is read")
 
 
 def read_start(path: Path, most: int) -> bytes:
@@ -119,17 +128,50 @@ def refuse_links(root: Path, path: Path) -> Path:
     return path
 
 
+def lock(handle: int, wait: bool) -> bool:
+    """Lock an open file or folder until it is closed, however the process ends; False if another process has it."""
+    if sys.platform != "win32":
+        import fcntl
+
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        except OSError:  # a disk without locks
+            pass
+    return True
+
+
+@contextmanager
+def turn_in(folder: Path) -> Iterator[None]:
+    """One process at a time, in a folder that is made if need be. No file is left: it may be kept in a repository."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if sys.platform == "win32":
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        lock(handle, wait=True)
+        yield
+    finally:
+        os.close(handle)
+
+
 HEADER = "implicitq"
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write beside the target, flush to the disk, rename: a reader sees the old file or the new one.
 
-    For files at places that the user chose; those of a run folder are written by `Directory`.
+    For files at places that the user chose; those of a run folder are written by `Directory`. The name of the file
+    beside it is new every time, so that two processes may write at once.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".part")
-    temporary.unlink(missing_ok=True)  # left by a process that died, or a link to somewhere else
+    for left in path.parent.glob(f"{glob.escape(path.name)}.????????.part"):
+        with suppress(FileNotFoundError):  # another process has renamed or removed it
+            if time.time() - left.lstat().st_mtime > _DEAD_SECONDS:
+                left.unlink()
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part")
     try:
         with open(temporary, "xb") as file:
             file.write(content)

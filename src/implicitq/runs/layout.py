@@ -25,6 +25,7 @@ from implicitq.runs.files import (
     read_bytes,
     read_end,
     read_start,
+    refuse_links,
 )
 from implicitq.runs.settings import RunConfig
 from implicitq.types import Array, Evaluation, InputError
@@ -53,6 +54,7 @@ TRACES = (CONFIG, EVALUATIONS, VERSIONS, CHECKPOINTS)
 """Any of these makes a folder that of a run."""
 
 _HEADER = 10_000  # bytes, in which the columns begin that are looked for by name
+_END = 100_000  # bytes, in which the last rows lie: one of 1,000 evaluation episodes has 30,000
 _SUMMARY = ("step", "mean_return", "std_return", "mean_length")
 
 
@@ -109,10 +111,11 @@ def seed_name(seed: int) -> str:
 
 
 def seeds_in(folder: Path) -> list[int]:
-    """Seeds that have a run folder in this one; none if it is a run folder itself."""
+    """Seeds that have a run folder in this one, links aside; none if it is a run folder itself."""
     if has_run(folder) or not folder.is_dir():
         return []
-    found = (re.fullmatch(r"seed-(0|[1-9]\d{0,9})", path.name) for path in folder.iterdir() if has_run(path))
+    runs = (path for path in folder.iterdir() if has_run(path) and not path.is_symlink())
+    found = (re.fullmatch(r"seed-(0|[1-9]\d{0,9})", path.name) for path in runs)
     return sorted(int(match[1]) for match in found if match is not None)
 
 
@@ -132,7 +135,8 @@ def has_run(folder: Path) -> bool:
 
 def checkpoint_steps(folder: Path) -> list[int]:
     """Steps with a checkpoint, oldest first."""
-    found = (manifests.checkpoint_step(path.name) for path in (folder / CHECKPOINTS).glob("*.json"))
+    place = refuse_links(folder, folder / CHECKPOINTS)
+    found = (manifests.checkpoint_step(path.name) for path in place.glob("*.json"))
     return sorted(step for step in found if step is not None)
 
 
@@ -318,7 +322,7 @@ def _last_rows(path: Path, name: bytes, count: int) -> list[tuple[float, float]]
     """The step and the number in the column of that name, of those of the last whole rows where both are finite."""
     try:
         column = read_start(path, _HEADER).split(b"\n", 1)[0].split(b",").index(name)
-        lines = read_end(path, 2_000 * count).split(b"\n")[1:-1]  # the first is cut, or the header
+        lines = read_end(path, _END).split(b"\n")[1:-1]  # the first is cut, or the header
         cells = [line.split(b",", column + 1) for line in lines[-count:]]
         rows = [(float(row[0]), float(row[column])) for row in cells]
         return [row for row in rows if np.isfinite(row).all()]

@@ -115,7 +115,7 @@ def _is_best(best: Any) -> bool:
         isinstance(best, dict)
         and best.keys() == {"step", "mean"}
         and _is_count(best["step"])
-        and isinstance(best["mean"], int | float)
+        and _is_float(best["mean"])
         and math.isfinite(best["mean"])
     )
 

@@ -194,8 +194,9 @@ def _versions_in(about: _About) -> dict[Key, dict[str, Any]]:
     found: dict[Key, dict[str, Any]] = {}
     try:
         for entry in about.versions:
+            versions = dict(entry["versions"])  # one for all its seeds: a small file may name millions
             for algo, envs in entry["runs"].items():
-                found |= {(algo, env, seed): dict(entry["versions"]) for env, seeds in envs.items() for seed in seeds}
+                found |= {(algo, env, seed): versions for env, seeds in envs.items() for seed in seeds}
     except (TypeError, KeyError, AttributeError, ValueError, IndexError):
         file = ABOUT if about.file == ABOUT else VERSIONS
         raise InputError(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from implicitq.runs.files import check_name, read_bytes, refuse_links
+from implicitq.runs.files import check_name, read_bytes, refuse_links, turn_in
 from implicitq.runs.finding import Broken, Found, find_runs
 from implicitq.runs.layout import EVALUATIONS, METRICS, FoundRun, check_log, run_name
 from implicitq.runs.settings import SCALE, differences, identity
@@ -44,22 +44,23 @@ def collect(source: Path, out: Path, suite: Suite | None = None, metrics: bool =
     for name in (sweep.PLANS, EVALUATIONS, METRICS, ABOUT, random_scores.FILE):
         refuse_links(out, out / name)
     found = find_runs(source)
-    before = _table_in(out)
     apart = [run for run in found.runs if run.branches]
     branched = (Broken(run.name, f"a branch, which no seed gives: {'; '.join(run.branches)}") for run in apart)
     whole = tuple(run for run in found.runs if not run.branches)
     found = dataclasses.replace(found, runs=whole, broken=(*found.broken, *branched))
     fresh = [run for run in found.runs if not (run.label and run.folder.resolve() == out.resolve())]
-    if not fresh and not before:
+    if not fresh and not _table_in(out):
         detail = f"; {found.broken[0].name} is broken: {found.broken[0].reason}" if found.broken else ""
         raise InputError(f"{source} holds no run with an evaluation{detail}")
     plans = sweep.read_plans(source)
     labelled = [dataclasses.replace(run, label=run.label or _label(run, plans, suite)) for run in fresh]
-    runs = merge(before, labelled)
-    rows, damaged = _metrics(out, before, labelled, runs) if metrics else ({}, [])
-    write_table(out, runs, rows, _random_scores(source, out, found), _plans(plans, out, labelled, runs))
-    sweep.remove_plans(out)
-    (out / random_scores.FILE).unlink(missing_ok=True)
+    with turn_in(out):  # or two at once would each leave out the runs of the other
+        before = _table_in(out)
+        runs = merge(before, labelled)
+        rows, damaged = _metrics(out, before, labelled, runs) if metrics else ({}, [])
+        write_table(out, runs, rows, _random_scores(source, out, found), _plans(plans, out, labelled, runs))
+        sweep.remove_plans(out)
+        (out / random_scores.FILE).unlink(missing_ok=True)
     lengths = {identity(run.config): int(run.steps[-1]) for run in before}
     now = {identity(run.config): int(run.steps[-1]) for run in runs}
     extended = sum(now[mark] > length for mark, length in lengths.items())

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from implicitq.machine import version_of
-from implicitq.runs.files import LARGEST_RETURN, check_name, read_json, write_json
+from implicitq.runs.files import LARGEST_RETURN, check_name, read_json, turn_in, write_json
 from implicitq.runs.study_table import ABOUT, read_extra
 from implicitq.types import InputError
 
@@ -74,8 +74,10 @@ def ensure(
         entry = known.get(task)
         if again or entry is None or entry["versions"] != versions:
             tell(f"random policy on {task}: {episodes} episodes")
-            known[task] = measure(task, episodes)
-            write_json(out / FILE, known)
+            entry = measure(task, episodes)
+            with turn_in(out):  # others may have measured or collected meanwhile
+                known = {**read(out), task: entry}
+                write_json(out / FILE, known)
     return known
 
 

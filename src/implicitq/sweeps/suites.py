@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from implicitq import configs
-from implicitq.runs.files import check_file_name, check_name, is_file_name
+from implicitq.runs.files import check_file_name, check_name, digest_of, is_file_name
 from implicitq.runs.layout import slug
 from implicitq.types import ActionKind, InputError
 from implicitq.validation import nearest, read_settings
 
 Settings = Mapping[str, Any]
+
+_LONGEST_NAME = 100
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,13 @@ def suite_of(name: str, only: Collection[str] = ()) -> Suite:
             raise InputError(f"suite {suite.name!r} has no task {task!r}{nearest(task, tasks)}")
     part = tuple(task for task in tasks if task in wanted) or tasks
     # A sweep of a part must not take the place of the plan of the whole.
-    name = suite.name if part == tasks else "-".join((suite.name, *map(slug, part)))
-    return dataclasses.replace(suite, name=name, tasks=part)
+    return dataclasses.replace(suite, name=suite.name if part == tasks else _part_name(suite.name, part), tasks=part)
+
+
+def _part_name(name: str, part: tuple[str, ...]) -> str:
+    """With the tasks in it, or a mark of them if that would be too long for the name of a file."""
+    full = "-".join((name, *map(slug, part)))
+    return full if len(full) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}-{len(part)}-tasks-{digest_of(full)[:8]}"
 
 
 def _with_version(task: str) -> str:

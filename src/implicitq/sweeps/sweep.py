@@ -18,7 +18,7 @@ import numpy as np
 from implicitq.configs import to_flags, to_json
 from implicitq.machine import python
 from implicitq.runs import layout
-from implicitq.runs.files import check_file_name, check_name, read_end, read_json, refuse_links, write_json
+from implicitq.runs.files import check_file_name, check_name, lock, read_end, read_json, refuse_links, write_json
 from implicitq.runs.settings import differences, identity
 from implicitq.runs.study_table import ABOUT, is_table, read_extra, read_table
 from implicitq.sweeps.studies import Plan, PlannedRun
@@ -119,21 +119,12 @@ def log_path(out: Path, run: PlannedRun) -> Path:
 @contextmanager
 def alone(out: Path) -> Iterator[None]:
     """Two sweeps at once in one folder would take each other's runs for crashed; the lock goes with the process."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        yield
-        return
     path = refuse_links(out, out / LOGS / layout.LOCK)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another sweep is running in {out}; wait for its end, or {_ELSEWHERE}") from None
-        except OSError:  # a disk without locks: every run has its own
-            pass
+        if not lock(handle, wait=False):
+            raise InputError(f"another sweep is running in {out}; wait for its end, or {_ELSEWHERE}")
         yield
     finally:
         os.close(handle)

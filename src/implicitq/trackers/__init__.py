@@ -56,6 +56,14 @@ class About(NamedTuple):
     versions: dict[str, Any]
 
 
+def own_folder(about: About, name: str) -> Path:
+    """The folder of a tracker below that of a run; refused if it is a link, or no folder."""
+    folder = about.folder / name
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise InputError(f"{folder} is not a folder of its own; remove it, or choose another run folder")
+    return folder
+
+
 class Sink(Protocol):
     """Where points go. Steps never descend from `begin` on; two points of one step have different names."""
 

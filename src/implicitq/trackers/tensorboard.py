@@ -13,8 +13,7 @@ from tensorboard.plugins.hparams import summary_v2 as hparams
 from tensorboard.plugins.text import summary_v2 as text
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from implicitq.trackers import About
-from implicitq.types import InputError
+from implicitq.trackers import About, own_folder
 
 FOLDER = "tensorboard"
 
@@ -22,9 +21,7 @@ FOLDER = "tensorboard"
 class Sink:
     def begin(self, about: About) -> None:
         """A fresh event file takes the place of those of earlier sessions, whose points follow once more."""
-        folder = about.folder / FOLDER
-        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            raise InputError(f"{folder} is not a folder of its own; remove it, or choose another run folder")
+        folder = own_folder(about, FOLDER)
         folder.mkdir(exist_ok=True)
         for path in folder.glob("events.out.tfevents.*"):
             if stat.S_ISREG(path.lstat().st_mode):

@@ -10,12 +10,14 @@ import os
 
 import wandb
 
-from implicitq.trackers import About
+from implicitq.trackers import About, own_folder
 
 
 class Sink:
     def begin(self, about: About) -> None:
         """Goes on with the run of this id if the server has it; offline, every session keeps the whole curve."""
+        for name in ("wandb", ".wandb"):  # W&B takes the second one if it is there
+            own_folder(about, name)
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "implicitq"),
             id=about.id,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import typing
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,15 +132,19 @@ def _checked(name: str, data: Mapping[str, Any], config: Config) -> Dimension:
         return Choice(values)
     low, high = data["low"], data["high"]
     for end in (low, high):
-        if isinstance(end, bool) or not isinstance(end, int | float) or not math.isfinite(end):
-            raise InputError(f"{name} needs a range between two numbers, got {brief(low)} and {brief(high)}")
+        if isinstance(end, bool) or not isinstance(end, int | float) or not abs(end) < 2**63:
+            raise InputError(
+                f"{name} needs a range between two numbers below 2**63, got {brief(low)} and {brief(high)}"
+            )
         configs.changed(config, **{name: end})
     if not low < high:
         raise InputError(f"the range of {name} must rise, got {low} to {high}")
     log = data.get("log", low > 0 and high / low >= _WIDE)
     if log and low <= 0:
         raise InputError(f"{name} cannot be searched by orders of magnitude from {low}")
-    whole = typing.get_type_hints(type(config))[name] is int
+    hint = typing.get_type_hints(type(config))[name]
+    kinds = typing.get_args(hint) or (hint,)
+    whole = int in kinds and float not in kinds
     return Range(int(low) if whole else float(low), int(high) if whole else float(high), log, whole)
 
 

@@ -182,7 +182,10 @@ def _train(folder: Path, config: Config, watch: _Watch, progress: bool) -> list[
 
 
 def _is_finished(folder: Path, config: Config) -> bool:
-    steps, _, _ = layout.read_curve(folder)
+    try:
+        steps, _, _ = layout.read_curve(folder)
+    except InputError:  # it may have been killed before it had any
+        return False
     saved = layout.checkpoint_steps(folder)
     return len(steps) > 0 and int(steps[-1]) >= config.steps and (not saved or saved[-1] >= config.steps)
 
@@ -222,11 +225,16 @@ def _claim(module: Any, out: Path, plan: Plan, study: optuna.Study, trials: int)
             return None
         # A generator of its own for every trial: a search that was interrupted chooses what it would have chosen.
         seed = np.random.SeedSequence([plan.config.seed, len(there)]).generate_state(1)[0]
-        study.sampler = module.samplers.TPESampler(seed=int(seed))
-        number = study.ask(storage.distributions(module, plan.space)).number
-        lock = storage.take(out / TRIALS, number)
+        draft = module.create_study(direction="maximize", sampler=module.samplers.TPESampler(seed=int(seed)))
+        draft.add_trials(there)
+        chosen = draft.ask(storage.distributions(module, plan.space))
+        # All in one line of the journal: asked there, a trial would be written parameter by parameter.
+        study.add_trial(
+            module.trial.create_trial(state=running, params=chosen.params, distributions=chosen.distributions)
+        )
+        lock = storage.take(out / TRIALS, chosen.number)
         assert lock is not None
-        return number, lock
+        return chosen.number, lock
 
 
 def _keep_plan(out: Path, plan: Plan) -> None:
@@ -267,8 +275,9 @@ def _folder(out: Path, number: int) -> Path:
 
 
 def _clear(folder: Path) -> None:
-    """Remove what only resuming needs: checkpoints and replay, which take nearly all the room."""
-    for run in layout.run_folders(folder):
+    """Remove what only resuming needs: checkpoints and replay, which take nearly all the room. Follows no link."""
+    for seed in () if folder.is_symlink() else layout.seeds_in(folder):
         for name in (layout.REPLAY, layout.CHECKPOINTS):
-            if (run / name).is_dir() and not (run / name).is_symlink():
-                shutil.rmtree(run / name)
+            path = folder / layout.seed_name(seed) / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
