@@ -378,7 +378,7 @@ def test_training_that_failed_leaves_the_folder_to_whoever_goes_on(small, tmp_pa
     agent = implicitq.make("miq", toys.Breaks(75, "error"), eval_env=toys.Toy, **small)
     with pytest.raises(Exception, match="the floor gave way"):
         agent.learn(out=tmp_path / "run")
-    other = implicitq.resume(tmp_path / "run", toys.Toy())
+    other = implicitq.resume(tmp_path / "run", toys.Toy(), eval_env=toys.Toy)
     assert other.step == 40
     other.close()
     with pytest.raises(InputError, match=r"the training has ended; go on with implicitq.resume"):

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from implicitq.runs.files import refuse_larger
+from implicitq.runs.files import lock, refuse_larger
 from implicitq.types import InputError
 
 PART = ".part"  # ends the name of a file that is being written
@@ -139,25 +140,21 @@ class Directory:
 
     def _take_lock(self) -> int | None:
         """Two processes must not write one run; the lock goes with the process, however it ends."""
-        try:
-            import fcntl
-        except ImportError:  # not on Windows
+        if sys.platform == "win32":
             return None
         self._require_regular(self._lock_name)
         with self._about(self._lock_name, "made"):
             flags = os.O_RDWR | os.O_CREAT | _NO_LINK
             handle = os.open(self._at(self._lock_name), flags, 0o666, dir_fd=self._handle(self._lock_name))
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not lock(handle, wait=False):
             mine = _inode(handle) in _held
             os.close(handle)
             if mine:
                 raise InputError(
                     f"this process already has {self.path} open; close the agent that trains there first "
                     "(agent.close(), or `with ... as agent`)"
-                ) from None
-            raise InputError(f"another process is training in {self.path}") from None
+                )
+            raise InputError(f"another process is training in {self.path}")
         _held.add(_inode(handle))
         return handle
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from implicitq.machine import python
+from implicitq.runs.files import lock
 from implicitq.runs.layout import has_run, progress_of
 from implicitq.sweeps import sweep
 from implicitq.sweeps.display import Live
@@ -179,8 +180,6 @@ def reserved_cores(count: int) -> Iterator[set[int]]:
     if not hasattr(os, "sched_getaffinity"):
         yield set()
         return
-    import fcntl
-
     held: dict[int, int] = {}
     try:
         for core in sorted(os.sched_getaffinity(0)):
@@ -191,10 +190,9 @@ def reserved_cores(count: int) -> Iterator[set[int]]:
                 handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             except OSError:  # a link, or the file of somebody else: everybody may write there
                 continue
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if lock(handle, wait=False):
                 held[core] = handle
-            except OSError:
+            else:
                 os.close(handle)
         yield set(held) if len(held) == count else set()
     finally:
