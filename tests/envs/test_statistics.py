@@ -304,10 +304,13 @@ def test_statistics_that_an_eval_env_shares_with_training_are_not_touched():
 
 
 def test_a_checkpoint_is_refused_by_an_environment_with_other_statistics(tmp_path: Path, small):
+    class Bare(toys.Toy):
+        observation_space = source().observation_space
+
     implicitq.make("miq", source, **small).learn(50, out=tmp_path / "run").close()
     sentence = f"trained with the statistics of {OBSERVATIONS}, {RETURNS}, but its environment has none"
     with pytest.raises(EnvironmentFailed, match=sentence):
-        implicitq.resume(tmp_path / "run", env=lambda: gym.wrappers.DtypeObservation(toys.Toy(), np.float32))
+        implicitq.resume(tmp_path / "run", env=Bare)
 
 
 def test_a_checkpoint_of_an_earlier_version_is_said_to_have_no_statistics():
