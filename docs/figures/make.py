@@ -50,6 +50,10 @@ CLAIMS = {  # of the paper -> lines of the table with their colours; those of M-
         **{"iq": ("IQ, 0.01", 0), "miq": ("M-IQ, 0.01", 0)},
         **{"iq temperature=0.1": ("IQ, 0.1", 2), "miq temperature=1": ("M-IQ, 0.1", 2)},
     },
+    "class of policies": {
+        **{"iq": ("factored bins", 0), "iq policy=autoregressive": ("autoregressive bins", 1)},
+        **{"iq policy=flow": ("flow", 3), "iq-gaussian": ("normal", 2)},
+    },
 }
 
 
@@ -147,7 +151,7 @@ def target_update() -> Figure:
 
 def claims() -> Figure:
     """Returns of the studies of the paper's claims, a column for each and a row for each task."""
-    figure = Figure(figsize=(9, 5.6), layout="constrained")
+    figure = Figure(figsize=(12, 5.6), layout="constrained")
     curves, steps = (read("claims", each) for each in ("mean_return", "step"))
     for row, task in zip(figure.subplots(2, len(CLAIMS)), ("HalfCheetah-v5", "Hopper-v5"), strict=True):
         for axes, (claim, lines) in zip(row, CLAIMS.items(), strict=True):

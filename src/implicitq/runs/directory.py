@@ -14,10 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from implicitq.runs.files import lock, refuse_larger
+from implicitq.runs.files import LARGEST_TABLE, lock, refuse_larger
 from implicitq.types import InputError
 
 PART = ".part"  # ends the name of a file that is being written
+_LARGEST = 16 * LARGEST_TABLE  # bytes, of a log: no run may end because it wrote much
 _HANDLES = os.open in os.supports_dir_fd and hasattr(os, "O_DIRECTORY")  # not on Windows, where paths have to do
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 _BINARY = getattr(os, "O_BINARY", 0)
@@ -91,7 +92,7 @@ class Directory:
         with self._about(name, "read"):
             handle = os.open(self._at(name), os.O_RDONLY | _NO_LINK | _BINARY, dir_fd=self._handle(name))
             with open(handle, "rb") as file:
-                refuse_larger(os.fstat(handle).st_size)
+                refuse_larger(os.fstat(handle).st_size, _LARGEST)
                 return file.read()
 
     def remove(self, name: str) -> None:
