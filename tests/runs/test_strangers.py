@@ -498,7 +498,7 @@ def test_a_table_without_bounds_is_refused(opened):
     with open(opened.path / "log", "wb") as file:
         file.truncate(30 << 30)
     for act in (lambda: opened.read("log"), lambda: opened.cut("log", 4)):
-        with pytest.raises(InputError, match="log cannot be read: it is larger than 256 MB"):
+        with pytest.raises(InputError, match="log cannot be read: it is larger than 4096 MB"):
             act()
 
 
