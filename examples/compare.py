@@ -10,8 +10,8 @@ OUT = Path("runs/compare")
 if __name__ == "__main__":
     for algorithm in ("miq", "dqn"):
         for seed in range(3):
-            with implicitq.make(algorithm, "CartPole-v1", seed=seed) as agent:
-                agent.learn(6_000, out=OUT / f"{algorithm}-{seed}")
+            with implicitq.make(algorithm, "CartPole-v1", seed=seed, steps=6_000) as agent:
+                agent.learn(out=OUT / f"{algorithm}-{seed}")
                 print(f"{algorithm}, seed {seed}: {agent.evaluate(episodes=20).mean:.0f}")
     run(["report", str(OUT)])  # on the command line: implicitq report runs/compare
     run(["plot", str(OUT), "--out", str(OUT / "plot.png")])

@@ -52,7 +52,7 @@ class Options(Generic[C]):
         tyro.conf.arg(
             metavar="INT ...",
             help="Train several seeds together in this process, with stacked networks, each in its own folder below "
-            "that of the run: seed-0, seed-1, ... Faster for small networks.",
+            "that of the run: seed-0, seed-1, ... Functions are compiled once for all.",
             help_behavior_hint="(default: only that of --seed)",
         ),
     ] = None
