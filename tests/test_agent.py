@@ -226,7 +226,7 @@ def test_the_policy_of_an_environment_object_asks_for_the_object(box_agent, tmp_
 def test_files_that_are_no_policy_are_refused(box_agent, tmp_path):
     with pytest.raises(InputError, match="there is no policy file"):
         implicitq.load(tmp_path / "nothing")
-    with pytest.raises(InputError, match=r"there is no policy file .*policy.safetensors"):
+    with pytest.raises(InputError, match=r"has no policy.safetensors: it is no run folder"):
         implicitq.load(tmp_path)
     (tmp_path / "text").write_text("hello")
     with pytest.raises(InputError, match="is not a file of implicitq, or is damaged"):

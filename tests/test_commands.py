@@ -238,7 +238,7 @@ def test_of_a_flag_that_is_given_twice_the_last_counts_for_presets_too():
         (["resume", "nowhere"], "nowhere is not a run folder: it has no config.json"),
         (["resume", "."], ". is not a run folder: it has no config.json"),
         (["evaluate", "nowhere"], "there is no policy file nowhere"),
-        (["evaluate", "."], "there is no policy file policy.safetensors"),
+        (["evaluate", "."], ". has no policy.safetensors: it is no run folder"),
         (["report", "nowhere"], "nowhere is not a folder"),
     ],
 )

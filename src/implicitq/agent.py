@@ -574,6 +574,8 @@ def _policy_in(folder: Path, best: bool) -> Path:
         raise InputError(f"the best policy is kept in run folders, and {folder} is none")
     if best and not (folder / BEST).exists():
         raise InputError(f"{folder} has no {BEST}: no evaluation was made yet, or only by an earlier version")
+    if not best and not (folder / POLICY).exists():
+        raise InputError(f"{folder} has no {POLICY}: it is no run folder, or its run has no checkpoint yet")
     return refuse_links(folder, folder / (BEST if best else POLICY))
 
 
