@@ -322,7 +322,7 @@ class ImplicitAlgorithm:
         return error + apart, (metrics | {"temperature": jnp.exp(online.log_temperature)}, noted)
 
     def _bounded(self, online: Networks, td_error: jax.Array) -> Networks:
-        """Keep T at or below `max_temperature`, and above nothing, as seen from the errors of Q.
+        """Keep T between a ten-thousandth of the TD errors and `max_temperature`.
 
         When T rises, all targets move by (1 - alpha) H T / (1 - gamma). If V cannot follow, the policy leaves the
         replayed actions, its entropy falls, and T rises further, until rewards hardly matter beside it.

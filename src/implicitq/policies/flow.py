@@ -55,7 +55,12 @@ class Spline(NamedTuple):
         return Spline(jnp.concatenate([-edge, inner, edge], axis=-1), log_mean, log_slope)
 
     def forward(self, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """y(x) and ln y'(x): [B, D] each."""
+        """y(x) and ln y'(x): [B, D] each.
+
+        With p the part of the piece that is left of x, h its height, f and l the slopes at its first and last end over
+        its mean slope m, and b = 1 + (f + l - 2) p (1 - p):
+        y = y_first + h (p^2 + f p (1 - p)) / b and y' = m (l p^2 + 2 p (1 - p) + f (1 - p)^2) / b^2.
+        """
         number = jnp.clip(jnp.floor((x + 1) * (_PIECES / 2)), 0, _PIECES - 1).astype(jnp.int32)
         piece = self._piece(number)
         part = jnp.clip((x - piece.x) * (_PIECES / 2), 0.0, 1.0)
@@ -66,12 +71,14 @@ class Spline(NamedTuple):
         return y, piece.log_mean + jnp.log(rise) - 2 * jnp.log(below)
 
     def inverse(self, y: jax.Array) -> jax.Array:
-        """x(y): [B, D]. The piece's equation is quadratic in the part of it that lies to the left."""
+        """x(y): [B, D]. The equation of `forward` is quadratic in p: (1 - c) p^2 + c p = r, with r the share of the
+        height below y and c = f - r (f + l - 2).
+        """
         piece = self._piece(jnp.sum(y[..., None] >= self.y[..., 1:-1], axis=-1))
         risen = jnp.clip((y - piece.y) / jnp.maximum(piece.height, jnp.finfo(y.dtype).tiny), 0.0, 1.0)
-        b = piece.first - risen * (piece.first + piece.last - 2)
-        root = jnp.sqrt(jnp.maximum(b**2 + 4 * (1 - b) * risen, 0.0))
-        return piece.x + 2 / _PIECES * jnp.clip(2 * risen / (b + root), 0.0, 1.0)
+        c = piece.first - risen * (piece.first + piece.last - 2)
+        root = jnp.sqrt(jnp.maximum(c**2 + 4 * (1 - c) * risen, 0.0))
+        return piece.x + 2 / _PIECES * jnp.clip(2 * risen / (c + root), 0.0, 1.0)
 
     def _piece(self, number: jax.Array) -> Piece:
         def at(table: jax.Array, shift: int = 0) -> jax.Array:
