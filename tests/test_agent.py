@@ -21,6 +21,7 @@ from implicitq.commands import main as cli
 from implicitq.commands import train
 from implicitq.events import CheckpointDue, Evaluated, Event, Measured, Started, Stopped, Ticked
 from implicitq.policies.base import bin_centres
+from implicitq.runs import layout
 from implicitq.runs.layout import checkpoint_steps, read_evaluations
 from implicitq.runs.logs import read_metrics
 from toys import PixelProbe
@@ -158,6 +159,31 @@ def test_learning_without_a_number_goes_to_the_planned_end(small):
     agent = implicitq.make("miq", toys.Toy, **{**small, "steps": 30})
     assert agent.learn().step == 30
     assert agent.learn().step == 30
+
+
+@pytest.mark.parametrize("seeds", [None, [0, 1]])
+def test_the_number_given_to_learn_is_the_plan_of_the_run_folder_unless_make_had_one(small, tmp_path, seeds):
+    unplanned = {name: value for name, value in small.items() if name not in ("steps", "seed")}
+    first = "" if seeds is None else "seed-0"
+
+    def planned(name):
+        return layout.read_config(tmp_path / name / first).steps
+
+    for name, given, plan in (("none", {}, 20), ("more", {"steps": 60}, 60), ("less", {"steps": 10}, 20)):
+        with implicitq.make("miq", toys.Toy, seeds=seeds, **given, **unplanned) as agent:
+            agent.learn(20, out=tmp_path / name)
+            assert planned(name) == plan
+            agent.learn(20)
+            assert planned(name) == max(plan, 40)
+
+
+def test_a_run_that_dies_on_its_way_goes_on_to_the_number_given_to_learn(small, tmp_path):
+    unplanned = {name: value for name, value in small.items() if name != "steps"}
+    with implicitq.make("miq", toys.Toy, **unplanned) as agent:
+        agent.learn(40, out=tmp_path / "run", callback=lambda event: event.step < 20)
+        assert agent.step == 20
+    with implicitq.resume(tmp_path / "run", toys.Toy) as agent:
+        assert agent.learn().step == 40
 
 
 def test_the_same_seed_gives_the_same_agent_and_another_seed_another(small):

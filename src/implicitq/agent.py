@@ -82,6 +82,7 @@ class Agent:
         self._loaded_statistics = statistics or {}
         self._predictions = 0
         self._start: Start | None = None
+        self.planned = True  # whether somebody chose config.steps, which else is the default
         self.together: Sequence[int] = ()  # the seeds that it learns together with, including its own
 
     def __repr__(self) -> str:
@@ -124,7 +125,7 @@ class Agent:
         """Train for `steps` more environment steps; by default, up to `config.steps`.
 
         `progress` shows a progress bar. With `out`, the first call makes a run folder there, which `implicitq.resume`
-        can go on from.
+        can go on from. `steps` is then the plan that the folder keeps, if `make` was given none, or if it goes beyond.
 
         `track` names trackers, "tensorboard" or "wandb", whose files lie in the run folder. Without it, a run that had
         some before keeps them; an empty list ends that.
@@ -136,7 +137,7 @@ class Agent:
             raise InputError("this agent learns in step with other seeds; call learn of the Seeds that it belongs to")
         trainer, until = self.trainer, self.until(steps)
         theirs = [*as_listeners("callback", callback), *as_listeners("listeners", listeners)]
-        ours = self.begin(out, track)
+        ours = self.begin(out, track, until)
         shown = display() if progress and until > trainer.step else []
         with self.closed_on_failure():
             drive(trainer, until, [*ours, *theirs, *shown], self)
@@ -160,13 +161,17 @@ class Agent:
             raise InputError(f"steps must be a whole number of at least 0, got {steps!r}")
         return self.config.steps if steps is None else self.trainer.step + steps
 
-    def begin(self, out: str | Path | None, track: Iterable[str] | None) -> list[AnyListener]:
-        """Begin to learn: make the run folder if there is to be one, and give the listeners that keep the run."""
+    def begin(self, out: str | Path | None, track: Iterable[str] | None, until: int) -> list[AnyListener]:
+        """Begin to learn up to the step `until`: make the run folder if there is to be one, and give the listeners
+        that keep the run."""
         trackers.require(track or ())
         if out is not None:
             self._begin_run(Path(out))
         if self._run is not None and self._run.closed:
             raise InputError(f"the training has ended; go on with implicitq.resume({str(self._run.directory)!r})")
+        if self._run is not None and (until > self.config.steps or not self.planned):
+            self.extend(until)
+            self.planned = True
         return [*self._trackers(track), *([] if self._run is None else [self._run])]
 
     @contextmanager
@@ -423,12 +428,17 @@ def make(
     """
     config = configs.resolve(algorithm, EnvironmentMaker(env).name, **hyperparameters)
     if seeds is None:
-        return from_config(config, env, eval_env=eval_env, device=device)
+        agent = from_config(config, env, eval_env=eval_env, device=device)
+        agent.planned = "steps" in hyperparameters
+        return agent
     from implicitq.seeds import Seeds  # which is made of agents
 
     if "seed" in hyperparameters:
         raise InputError("give seed for one agent, or seeds for several, not both")
-    return Seeds.from_config(config, seeds, env, eval_env=eval_env, device=device)
+    group = Seeds.from_config(config, seeds, env, eval_env=eval_env, device=device)
+    for agent in group.agents:
+        agent.planned = "steps" in hyperparameters
+    return group
 
 
 def from_config(

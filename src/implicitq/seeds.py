@@ -106,7 +106,7 @@ class Seeds:
             audiences = []
             for agent in self.agents:
                 failed.enter_context(agent.closed_on_failure())
-                ours = agent.begin(None if out is None else Path(out) / seed_name(agent.config.seed), track)
+                ours = agent.begin(None if out is None else Path(out) / seed_name(agent.config.seed), track, until)
                 own = [] if callback is None else [functools.partial(callback, agent)]
                 audiences.append(Audience([*ours, *own, *shared, *shown], agent))
             drive_together(self._together, until, audiences)
@@ -164,6 +164,7 @@ def resume(directory: str | Path, env: EnvironmentSource | None = None, **option
                 failed.pop_all()
                 group = Seeds(made)
                 group.directory = directory
+                group.extend(max(agent.config.steps for agent in made))  # one of them may have gone on alone
                 return group
         steps = {step for step in steps if step <= least}  # one of them had a damaged checkpoint
 
@@ -229,12 +230,12 @@ def _common_steps(folders: Sequence[Path]) -> set[int]:
 
 
 def _refuse_different(made: Sequence[Agent]) -> None:
-    """Refuse agents whose configs differ in more than the seed."""
+    """Refuse agents whose configs differ in more than the seed and the plan."""
     first = made[0].config
     for agent in made[1:]:
         values = dataclasses.asdict(agent.config)
         apart = [name for name, value in dataclasses.asdict(first).items() if values.get(name) != value]
-        different = [name for name in apart if name != "seed"]
+        different = [name for name in apart if name not in ("seed", "steps")]
         if type(agent.config) is not type(first) or different:
             raise InputError(
                 f"seeds {first.seed} and {agent.config.seed} cannot be trained together: they differ in "

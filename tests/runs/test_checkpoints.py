@@ -121,7 +121,7 @@ def test_a_checkpoint_writes_what_is_new_and_not_the_whole_replay_again(small, t
         original(self, name, content)
 
     monkeypatch.setattr(Directory, "write", counting)
-    values = {**small, "checkpoint_every": 1_000, "eval_every": 1_000, "min_replay": 1_000, "log_every": 1_000}
+    values = {**small, "checkpoint_every": 600, "eval_every": 1_000, "min_replay": 1_000, "log_every": 1_000}
     agent = implicitq.make("miq", toys.Toy, **values).learn(600, out=tmp_path / "run")
     first = sum(size for folder, size in written if folder == "replay")
     written.clear()
