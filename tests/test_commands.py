@@ -339,6 +339,36 @@ def test_flags_of_other_libraries_are_told_by_their_names_here(flag, ours, refus
     assert refused("train", "sac", f"{flag}=0.1") == f"error: unknown flag {flag}; did you mean {ours}?\n"
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--steps", "x"), "--steps takes a whole number, got 'x'"),
+        (("--steps", "1.5"), "--steps takes a whole number, got '1.5'"),
+        (("--steps=",), "--steps takes a whole number, got ''"),
+        (("--steps",), "--steps needs a value"),
+        (("--learning-rate", "fast"), "--learning-rate takes a number, got 'fast'"),
+        (("--temperature", "low"), "--temperature takes None or a number or auto, got 'low'"),
+        (("--seeds", "0,1"), "--seeds takes whole numbers with spaces between them, got '0,1'"),
+        (("--hidden", "64,64"), "--hidden takes whole numbers with spaces between them, got '64,64'"),
+        (("--warmup", "no"), "--warmup takes policy or uniform, got 'no'"),
+        (("--explore", "1"), "unknown flag --explore; did you mean --exploration?"),
+        (("--eval_evry=3",), "unknown flag --eval_evry; did you mean --eval-every?"),
+        (("--xyzzy", "1"), "unknown flag --xyzzy; implicitq train iq-auto --help shows all"),
+        (("--seed", "1", "more"), "'more' is too much; implicitq train iq-auto --help shows what the command takes"),
+    ],
+)
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_a_flag_that_cannot_be_read_gets_one_sentence(words, told, columns, refused, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert refused("train", *words) == f"error: {told}\n"
+
+
+def test_a_whole_number_may_be_written_as_a_power_of_ten():
+    found = parse_with_config(Options, "train", "Train", "Pendulum-v1", ["--steps", "2e3", "--hidden", "1e1", "8"])
+    assert found.config.steps == 2_000
+    assert found.config.hidden == (10, 8)
+
+
 def test_an_alias_is_the_name_of_no_hyperparameter():
     for entry in ALGORITHMS.values():
         assert not set(ALIASES) & {field.name for field in dataclasses.fields(entry.config)}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import io
 import itertools
 import os
+import re
 import sys
 from collections.abc import Collection
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -87,9 +89,36 @@ Device = Annotated[
 EpisodeSeed = Annotated[int | None, default("that of the run", "INT")]
 
 
+_RULES = tyro.constructors.ConstructorRegistry()
+
+
+@_RULES.primitive_rule
+def _whole_numbers(info: tyro.constructors.PrimitiveTypeInfo) -> tyro.constructors.PrimitiveConstructorSpec[int] | None:
+    """1e6 is a whole number too, as in Python and in files."""
+    if info.type is not int:
+        return None
+    return tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: _whole_number(words[0]),
+        is_instance=lambda value: isinstance(value, int) and not isinstance(value, bool),
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _whole_number(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        number = float(word)
+        if not number.is_integer():
+            raise
+        return int(number)
+
+
 def parse(options: type[O], command: str, arguments: list[str], **more: Any) -> O:
-    """Parse the flags of a command; InputErrors of a config are raised as they are, without the parser's box."""
-    more = {"prog": f"implicitq {command}", "args": arguments, **more}
+    """Parse the flags of a command. What cannot be parsed is an InputError, a sentence without the parser's box."""
+    more = {"prog": f"implicitq {command}", "args": arguments, "registry": _RULES, **more}
     unseen = io.StringIO()
     try:
         with redirect_stdout(unseen), redirect_stderr(unseen):
@@ -103,6 +132,8 @@ def parse(options: type[O], command: str, arguments: list[str], **more: Any) -> 
         if leaving.code:
             _refuse_aliases(arguments)
             _refuse_values_of_switches(arguments, unseen.getvalue())
+            _refuse_values(arguments, unseen.getvalue())
+            _refuse_unknown(arguments, unseen.getvalue(), command, _flags(options, **more))
     return tyro.cli(options, **more)  # once more, for the parser's own words
 
 
@@ -122,6 +153,57 @@ def _refuse_values_of_switches(arguments: list[str], said: str) -> None:
         if unknown and flag.startswith("--") and value.lower() in ("true", "false"):
             name = flag.removeprefix("--").removeprefix("no-")
             raise InputError(f"{flag} takes no value, got {value!r}: --{name} turns it on, --no-{name} off")
+
+
+_KINDS = {
+    "INT": "a whole number",
+    "FLOAT": "a number",
+    "INT ...": "whole numbers with spaces between them",
+    "[INT [INT ...]]": "whole numbers with spaces between them",
+}
+
+
+def _refuse_values(arguments: list[str], said: str) -> None:
+    """A sentence about a value that its flag does not take, of which the parser tells the types of Python."""
+    text = " ".join(line.strip() for line in said.splitlines())
+    if missing := re.search(r"Missing value for argument '(--[\w-]+)'", text):
+        raise InputError(f"{missing[1]} needs a value")
+    if chosen := re.search(r"invalid choice .* for argument '(--[\w-]+)'\. Expected one of \((.*?)\)", text):
+        flag, kinds = chosen[1], chosen[2].replace("'", "").strip(",").split(", ")
+    elif failed := re.search(r"Error parsing (--[\w-]+).*^\s+\1 (\S.*?)\s*$", said, re.DOTALL | re.MULTILINE):
+        flag, kinds = failed[1], [_KINDS.get(name, name) for name in re.sub("[{}]", "", failed[2]).split("|")]
+    else:
+        return
+    raise InputError(f"{flag} takes {' or '.join(kinds)}, got {' '.join(_values(arguments, flag))!r}")
+
+
+def _values(arguments: list[str], flag: str) -> list[str]:
+    """The words after a flag, up to the next one."""
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    after = words[words.index(flag) + 1 :] if flag in words else []
+    return list(itertools.takewhile(lambda word: not word.startswith("--"), after))
+
+
+def _refuse_unknown(arguments: list[str], said: str, command: str, flags: set[str]) -> None:
+    """A sentence about a flag or a word that the command does not know."""
+    unknown = re.search(r"Unrecognized options: (.*?)\s*$", said, re.MULTILINE)
+    if unknown is None:
+        return
+    for word in (word.split("=")[0] for word in arguments):
+        name = word.replace("_", "-").replace("--no-", "--", 1)
+        if word.startswith("--") and name not in flags:
+            near = sorted(flag for flag in flags if flag.startswith(name)) or difflib.get_close_matches(name, flags, 1)
+            hint = f"did you mean {near[0]}?" if near else f"implicitq {command} --help shows all"
+            raise InputError(f"unknown flag {word}; {hint}")
+    raise InputError(f"{unknown[1]!r} is too much; implicitq {command} --help shows what the command takes")
+
+
+def _flags(options: Any, **more: Any) -> set[str]:
+    """All flags of a command, as its help has them: at the beginnings of lines."""
+    shown = io.StringIO()
+    with redirect_stdout(shown), suppress(SystemExit):
+        tyro.cli(options, **{**more, "args": ["--help"]})
+    return set(re.findall(r"^\W*(--[a-z][a-z0-9-]*)", shown.getvalue(), re.MULTILINE))
 
 
 def parse_with_config(options: Any, command: str, verb: str, env: str, arguments: list[str]) -> Any:
