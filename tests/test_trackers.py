@@ -6,6 +6,7 @@ import json
 import shutil
 import struct
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,20 +38,12 @@ def wandb_curves(run: Path) -> Curves:
     """Of the newest offline session. The file is a log in the format of LevelDB, with a header of 7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    (path,) = (run / "wandb" / "latest-run").resolve().glob("*.wandb")
-    content, records, part = path.read_bytes(), [], b""
-    position = 7
-    while position + 7 <= len(content):
-        left = 32_768 - position % 32_768
-        if left < 7:  # no header fits into the rest of a block
-            position += left
-            continue
-        _, length, kind = struct.unpack("<IHB", content[position : position + 7])
-        part += content[position + 7 : position + 7 + length]
-        position += 7 + length
-        if kind in (1, 4):  # whole, or the last part
-            records.append(Record.FromString(part))
-            part = b""
+    records: list[Any] = []
+    deadline = time.monotonic() + 30
+    while not records or records[-1].WhichOneof("record_type") != "exit":  # a process of W&B writes it, a little later
+        assert time.monotonic() < deadline
+        (path,) = max((run / "wandb").glob("offline-run-*")).glob("*.wandb")
+        records = [Record.FromString(content) for content in leveldb_records(path.read_bytes())]
     found: Curves = {}
     for record in records:
         if record.WhichOneof("record_type") == "history":
@@ -60,6 +53,25 @@ def wandb_curves(run: Path) -> Curves:
                 if "/" in name:
                     found.setdefault(name, []).append((step, value))
     return found
+
+
+def leveldb_records(content: bytes) -> list[bytes]:
+    """The records that are whole."""
+    records, part, position = [], b"", 7
+    while position + 7 <= len(content):
+        left = 32_768 - position % 32_768
+        if left < 7:  # no header fits into the rest of a block
+            position += left
+            continue
+        _, length, kind = struct.unpack("<IHB", content[position : position + 7])
+        if position + 7 + length > len(content):
+            break
+        part += content[position + 7 : position + 7 + length]
+        position += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            records.append(part)
+            part = b""
+    return records
 
 
 def expected_curves(run: Path) -> Curves:
