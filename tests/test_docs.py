@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 import runpy
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ import implicitq
 from doc_blocks import PAGES, ROOT, Block
 from implicitq import agent as agents
 from implicitq.commands import main
-from implicitq.configs import Config
+from implicitq.configs import ALGORITHMS, Config
 from implicitq.export import export_onnx
 from implicitq.seeds import Seeds
 from toys import SMALL
@@ -107,6 +108,13 @@ def test_every_block_has_a_language_that_says_how_to_try_it():
     blocks = [block for page in PAGES for block in doc_blocks.blocks(page)]
     assert [b.place for b in blocks if b.trial != "plain" and b.language not in ("python", "sh")] == []
     assert {block.trial for block in blocks} == {"run", "parsed", "marked", "plain"}
+
+
+def test_the_table_of_hyperparameters_has_all_of_them():
+    table = [line for line in (ROOT / "docs/training.md").read_text().splitlines() if line.startswith("| `")]
+    told = {name for line in table for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    names = {field.name for entry in ALGORITHMS.values() for field in dataclasses.fields(entry.config)}
+    assert names - told == {"algorithm"}
 
 
 @pytest.mark.parametrize("page", PAGES)

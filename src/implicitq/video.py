@@ -35,6 +35,8 @@ def record(agent: Agent, path: Path, *, episodes: int = 1, seed: int | None = No
     chosen = renderer()
     if chosen is not None:
         os.environ["MUJOCO_GL"] = chosen
+    if screenless():
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # else pygame prints an error, and draws all the same
     env = agent.prepare(agent.environments()(render_mode="rgb_array"))
     adapter = Adapter(env)
     policy, _ = agent.policy_function()

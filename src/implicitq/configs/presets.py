@@ -179,6 +179,8 @@ def describe_preset(config: Config) -> str:
     kept = {name: value for name, value in values.items() if getattr(config, name) == value}
     if config.preset == FILE:
         return "preset: from a file"
+    if values and not kept:
+        return f"preset: {config.env}: nothing, other values were given for all of it"
     if not kept:
         return "preset: none for this task" if config.preset == "paper" else "preset: none"
     return f"preset: {config.env}: " + ", ".join(f"{name} {_show(value)}" for name, value in kept.items())
