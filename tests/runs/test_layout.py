@@ -13,7 +13,7 @@ import pytest
 
 from implicitq import InputError
 from implicitq.commands import main as cli
-from implicitq.configs import resolve
+from implicitq.configs import resolve, to_file
 from implicitq.reports.reading import gather
 from implicitq.runs import layout, study_table
 from implicitq.runs.curve import _PANELS, Curves, _points, overview, read_curves
@@ -161,6 +161,15 @@ def test_numbers_that_no_axis_has_are_left_out_of_a_picture(tmp_path):
     found = read_curves([tmp_path])
     assert _points(found[0], "loss")[0].tolist() == [40, 50, 60]
     assert overview(found).startswith(HEADERS["png"])
+
+
+def test_a_plot_knows_the_temperature_that_two_weights_add_up_to(tmp_path):
+    (tmp_path / "run").mkdir()
+    config = resolve("miq", "Pendulum-v1", temperature=None, alpha=None, kl=0.09, entropy=0.01)
+    (tmp_path / "run" / "config.json").write_text(json.dumps(to_file(config)))
+    (tmp_path / "run" / "evaluations.csv").write_text("step,mean_return\n10,1.0\n20,2.0\n")
+    (found,) = read_curves([tmp_path / "run"])
+    assert found.temperature == pytest.approx(0.1)
 
 
 def test_many_runs_have_a_legend_that_ends():

@@ -192,7 +192,10 @@ def _evaluations(folder: Path) -> list[Evaluation]:
 
 
 def _fixed_temperature(config: RunConfig) -> float | None:
-    value = settings.to_file(config).get("temperature")
+    said = settings.to_file(config)
+    value = said.get("temperature")
+    if value is None and all(isinstance(said.get(name), int | float) for name in ("kl", "entropy")):
+        value = said["kl"] + said["entropy"]
     return float(value) if isinstance(value, int | float) and abs(value) <= LARGEST_RETURN else None
 
 
