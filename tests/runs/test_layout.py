@@ -167,7 +167,7 @@ def test_a_plot_knows_the_temperature_that_two_weights_add_up_to(tmp_path):
     (tmp_path / "run").mkdir()
     config = resolve("miq", "Pendulum-v1", temperature=None, alpha=None, kl=0.09, entropy=0.01)
     (tmp_path / "run" / "config.json").write_text(json.dumps(to_file(config)))
-    (tmp_path / "run" / "evaluations.csv").write_text("step,mean_return\n10,1.0\n20,2.0\n")
+    (tmp_path / "run" / "metrics.csv").write_text("step,loss\n10,1.0\n20,2.0\n")
     (found,) = read_curves([tmp_path / "run"])
     assert found.temperature == pytest.approx(0.1)
 
