@@ -224,6 +224,14 @@ def test_the_loss_by_hand(algorithm, more, compiled):
     assert found == pytest.approx(np.mean((goal - q[rows, action]) ** 2), rel=1e-4)
 
 
+def test_the_log_policy_of_an_unlikely_action_is_finite():
+    agent = DQN(configs.resolve("mdqn", "some-task", hidden=()), SPEC)
+    actor = agent.actor(agent.init(KEY))
+    actor = eqx.tree_at(lambda network: network.weights, actor, (jnp.array([[0.0, -4.0]] * STATES),))
+    found = agent.log_prob(actor, jnp.eye(STATES)[:1], jnp.array([[1]]))
+    np.testing.assert_allclose(found, [-4 / 0.03], rtol=1e-5)
+
+
 def test_mdqn_draws_from_the_softmax_and_dqn_is_greedy_but_for_epsilon():
     observation = jnp.ones((4_000, 3))
     for name in ("mdqn", "dqn"):

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from implicitq.commands import main as cli
-from implicitq.configs import resolve
+from implicitq.configs import resolve, to_json
 from implicitq.reports.figures import to_svg
 from implicitq.reports.reading import _by_versions, gather
 from implicitq.reports.report import Written, write_report
@@ -168,6 +168,7 @@ def test_mixed_versions_are_refused_until_one_is_chosen(finished_sweep, small_pl
     done = write_report(finished_sweep, version_set=which)
     assert done.runs == 17
     assert "only set" in done.page.read_text()
+    assert f"{small_plan.runs[0].folder}: made with other versions" in done.page.read_text()
     with pytest.raises(InputError, match="version_set must be from 1 to 2"):
         write_report(finished_sweep, version_set=3)
 
@@ -220,6 +221,19 @@ def test_without_sac_returns_are_shown_and_it_says_what_to_run(tmp_path):
     assert "run: implicitq train sac --env Pendulum-v1 --steps 5000" in text
     assert text.count("<svg") == 1
     assert "All runs" in text
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_with_the_settings_of_a_preset_file_is_reported_with_a_command_that_makes_it_again(tmp_path):
+    preset = tmp_path / "mine.toml"
+    preset.write_text('algorithm = "sac"\n[settings]\nlearning_rate = 0.001\nsteps = 5000\n')
+    (run,) = expand(Study("one", "", (Variant("sac"),)), Suite("s", ("Pendulum-v1",)), 1, 5_000).runs
+    folder = write_run(tmp_path / "runs", run, 10.0)
+    config = resolve("sac", "Pendulum-v1", preset)
+    (folder / "config.json").write_text(json.dumps({"layout": 1, **to_json(config)}))
+    text = write_report(tmp_path / "runs").page.read_text()
+    assert "train sac --env Pendulum-v1 --preset none" in text
+    assert "--learning-rate 0.001" in text
 
 
 def test_runs_without_a_plan_are_told_apart_by_their_settings(tmp_path):

@@ -58,6 +58,29 @@ def test_the_score_is_relative_to_random_and_the_mean_of_the_best_sac():
     np.testing.assert_allclose(task.normalised(task.cells["iq"].final), [0.5, 1.5])
 
 
+def test_a_branch_of_sac_is_no_measure_of_others():
+    best = dataclasses.replace(whole("sac", 0, 400.0, learning_rate=1e-3), branches=("from step 100 with more",))
+    lines = {"iq": [whole("iq", 0, 60.0)], "sac": [whole("sac", 0, 110.0)], "sac branch": [best]}
+    (task,) = score_study("s", lines, RANDOM).tasks
+    assert (task.baseline, task.baseline_line) == (110.0, "sac")
+
+
+def test_the_rival_of_all_lines_is_the_best_sac_of_each_task():
+    ends = {"iq": (60.0, 60.0), "sac": (110.0, 50.0), "sac slow": (50.0, 100.0)}
+    lines = {
+        line: [
+            whole(line.split()[0], 0, end, env, **({"learning_rate": 3e-5} if "slow" in line else {}))
+            for env, end in zip(RANDOM, both, strict=True)
+        ]
+        for line, both in ends.items()
+    }
+    scores = score_study("s", lines, RANDOM)
+    assert [task.baseline_line for task in scores.tasks] == ["sac", "sac slow"]
+    np.testing.assert_allclose(scores.best_sac(scores.tasks), [[1.0, 1.0]])
+    tasks, matrices = scores.comparable()
+    assert statistics.probability_of_improvement(matrices["iq"], scores.best_sac(tasks)) == 0.0
+
+
 def test_every_evaluation_counts_for_its_nearest_grid_point():
     notes: list[str] = []
     run = found("iq", 0, [104, 204, 300, 401], [1, 2, 3, 4])
@@ -465,6 +488,36 @@ def test_a_branch_is_called_one(tmp_path):
     (folder / "branches.json").write_text(json.dumps(branch))
     _, scores = scores_of(tmp_path)
     assert list(scores.names.values()) == ["iq (branch)"]
+
+
+def test_a_branch_does_not_take_the_place_of_the_run_without_it(tmp_path):
+    (run,) = expand(Study("made", "", (Variant("iq"),)), Suite("few", ("Pendulum-v1",)), 1, 5_000).runs
+    for name, level in (("again", -300.0), ("scratch", -1000.0)):
+        write_run(tmp_path / name, run, level)
+    (folder,) = (tmp_path / "again").rglob("seed-0")
+    (folder / "branches.json").write_text(json.dumps([{"step": 0, "changes": {"initial policy": [None, "x"]}}]))
+    section, _ = scores_of(tmp_path)
+    assert {line: len(runs) for line, runs in section.lines.items()} == {"iq": 1, "iq branch": 1}
+
+
+def test_a_seed_counts_once_in_a_line(tmp_path):
+    variants = Variant("iq"), Variant("iq", {"eval_episodes": 3})
+    for number, variant in enumerate(variants):
+        made(tmp_path / str(number), variant)
+    section, scores = scores_of(tmp_path)
+    assert [cell.seeds for cell in scores.tasks[0].cells.values()] == [(0,), (0,)]
+    assert list(section.lines) == ["iq", "iq (1/Pendulum-v1/iq/seed-0)"]
+
+
+def test_runs_of_another_library_with_other_settings_are_lines_of_their_own(tmp_path):
+    for seed, rate in enumerate((3e-4, 1e-3)):
+        folder = tmp_path / f"sbx-{seed}"
+        folder.mkdir()
+        config = {"algorithm": "sbx-sac", "env": "Pendulum-v1", "steps": 20, "seed": seed, "learning_rate": rate}
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "evaluations.csv").write_text("step,mean_return,more\n10,1.5,0\n20,2.5,0\n")
+    section, _ = scores_of(tmp_path)
+    assert list(section.lines) == ["sbx-sac", "sbx-sac (sbx-1)"]
 
 
 def test_many_lines_never_look_the_same():

@@ -23,6 +23,8 @@ from implicitq.runs.settings import ForeignConfig, differences, identity
 from implicitq.runs.study_table import COLUMNS, is_table, read_table, write_table
 from implicitq.sweeps import collecting, random_scores
 from implicitq.sweeps.collecting import collect
+from implicitq.sweeps.studies import Study, Variant, expand
+from implicitq.sweeps.suites import Suite
 from implicitq.sweeps.sweep import plan_path, read_plans
 from implicitq.types import Evaluation
 from run_fixtures import VERSIONS, write_run
@@ -245,6 +247,47 @@ def test_the_runs_of_a_table_are_those_that_were_collected(small_plan, tmp_path)
         assert (run.versions, run.finished) == (same.versions, same.finished)
         for name in ("steps", "means", "seconds"):
             assert getattr(run, name).tolist() == getattr(same, name).tolist()
+
+
+def test_a_run_folder_is_no_place_for_a_table(small_plan, tmp_path):
+    folder = write_run(tmp_path, small_plan.runs[0], 10.0)
+    before = (folder / "evaluations.csv").read_bytes()
+    for source in (folder, tmp_path):
+        with pytest.raises(InputError, match="is the folder of a run, whose files a table would replace"):
+            collect(source, folder)
+    assert (folder / "evaluations.csv").read_bytes() == before
+
+
+def test_lines_that_differ_in_a_sign_have_folders_of_their_own(tmp_path):
+    values = ({"entropy_target": -0.5}, {"entropy_target": 0.5})
+    plan = expand(
+        Study("two", "", tuple(Variant("sac", each) for each in values)), Suite("s", ("Pendulum-v1",)), 1, 5_000
+    )
+    for run in plan.runs:
+        write_run(tmp_path / "runs", run, 10.0)
+    collect(tmp_path / "runs", tmp_path / "table")
+    names = {run.name for run in read_table(tmp_path / "table")}
+    assert names == {f"Pendulum-v1/sac-entropy-target-{value}/seed-0" for value in ("0.5", "minus-0.5")}
+
+
+def test_two_lines_that_a_table_would_call_the_same_are_refused_before_it_is_written(tmp_path):
+    for number, label in enumerate(("sbx sac", "sbx-sac")):
+        folder = tmp_path / "runs" / str(number)
+        folder.mkdir(parents=True)
+        config = {"algorithm": label, "env": "Pendulum-v1", "steps": 20, "seed": 0, "learning_rate": number}
+        (folder / "config.json").write_text(json.dumps(config))
+        (folder / "evaluations.csv").write_text("step,mean_return,more\n10,1.5,0\n20,2.5,0\n")
+    with pytest.raises(InputError, match="two different runs would be called"):
+        collect(tmp_path / "runs", tmp_path / "table")
+    assert not is_table(tmp_path / "table")
+
+
+def test_a_half_written_row_of_metrics_is_not_collected(small_plan, tmp_path):
+    folder = write_run(tmp_path / "runs", small_plan.runs[0], 10.0)
+    (folder / "metrics.csv").write_text("step,loss,value\n1000,1.5,-2.5\n2000,1.25,-1")
+    collect(tmp_path / "runs", tmp_path / "table")
+    (rows,) = study_table.read_metrics(tmp_path / "table").values()
+    assert [row["value"] for row in rows] == ["-2.5"]
 
 
 def test_two_collections_into_one_table_at_once_lose_no_run(small_plan, tmp_path, monkeypatch):

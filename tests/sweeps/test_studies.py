@@ -14,7 +14,7 @@ from implicitq.commands import main as cli
 from implicitq.reports.reading import gather
 from implicitq.reports.report import write_report
 from implicitq.runs.study_table import read_metrics, read_table
-from implicitq.sweeps import sweep
+from implicitq.sweeps import suites, sweep
 from implicitq.sweeps.collecting import collect
 from implicitq.sweeps.studies import STUDIES, PlannedRun, Study, Variant, expand, study_of
 from implicitq.sweeps.suites import SUITES, Suite, action_kind, suite_of
@@ -300,6 +300,14 @@ def test_metrics_are_kept_at_the_evaluations_in_six_digits(tmp_path):
 
 
 @pytest.mark.usefixtures("undrawn")
+def test_settings_of_a_task_without_a_version_hold_for_the_id_that_is_installed(tmp_path, monkeypatch):
+    monkeypatch.setattr(suites, "_with_version", lambda task: f"implicitq/{task}-v1" if "-v" not in task else task)
+    path = tmp_path / "adroit.toml"
+    path.write_text('tasks = ["AdroitHandDoor"]\n[task_settings.AdroitHandDoor]\nlearning_rate = 1e-5\n')
+    suite = suite_of(str(path))
+    assert suite.settings_on("implicitq/AdroitHandDoor-v1") == {"learning_rate": 1e-5}
+
+
 def test_runs_of_another_library_are_collected_and_reported_beside_ours(tmp_path, capsys):
     for run in planned(Variant("sac"), Variant("iq"), seeds=2):
         write_run(tmp_path / "runs", run, 40.0)

@@ -6,6 +6,7 @@ import importlib.util
 import io
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -14,11 +15,13 @@ import sys
 import time
 from pathlib import Path
 
+import gymnasium as gym
+import numpy as np
 import pytest
 from rich.console import Console
 
 import implicitq
-from implicitq import evaluate
+from implicitq import configs, evaluate
 from implicitq.commands import main as cli
 from implicitq.configs import resolve, to_json
 from implicitq.runs.layout import Progress, progress_of, read_config, read_run
@@ -202,7 +205,7 @@ def test_the_command_of_a_run_parses_back_to_its_config(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr("implicitq.agent.from_config", lambda config, device: seen.append(config))
     monkeypatch.setattr("implicitq.commands.train.learn", lambda *_: 0)
-    assert cli.run(sweep.train_command(run, tmp_path / "r")) == 0
+    assert cli.run([*shlex.split(configs.train_command(run.config()))[1:], "--out", str(tmp_path / "r")]) == 0
     assert seen == [run.config()]
 
 
@@ -258,10 +261,31 @@ def test_random_scores_are_measured_once_and_again_for_other_versions(tmp_path, 
     assert again["mean"] == first["mean"]  # the same seeds, the same actions
 
 
+def test_random_actions_are_within_the_bounds_of_training(tmp_path):
+    class Squares(gym.Env):
+        observation_space = gym.spaces.Box(-1, 1, (1,))
+        action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
+
+        def reset(self, **_):
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(1, np.float32), float(-(action[0] ** 2)), False, True, {}
+
+    gym.register("Squares-v0", Squares)
+    try:
+        found = random_scores.ensure(tmp_path, ["Squares-v0"], bounds={"Squares-v0": 0.1})["Squares-v0"]
+        assert found["mean"] == pytest.approx(-(0.1**2) / 3, rel=0.3)
+        wider = random_scores.ensure(tmp_path, ["Squares-v0"], bounds={"Squares-v0": 1.0})["Squares-v0"]
+        assert wider["mean"] == pytest.approx(-1 / 3, rel=0.3)
+    finally:
+        del gym.registry["Squares-v0"]
+
+
 def test_random_scores_that_others_measure_meanwhile_are_kept(tmp_path, monkeypatch):
     entry = {"mean": 1.0, "std": 0.0, "episodes": 1, "versions": random_scores.environment_versions()}
 
-    def measure(task, episodes):
+    def measure(task, episodes, action_bound):
         if task == "One-v0":
             random_scores.ensure(tmp_path, ["Other-v0"])
         return entry

@@ -109,6 +109,13 @@ def test_the_crossover_is_where_one_scheme_stops_being_behind():
     assert averaging.crossover("early", "late") is None
 
 
+def test_without_noise_a_bound_below_rounding_does_not_fail():
+    result = study("garnet", by_name("garnet"), StudyPlan(noise=0.0, iterations=500, seeds=2))
+    rows = [row for row in table(result) if row.part in ("Theorem 2", "Noise")]
+    assert "fails" not in {row.verdict for row in rows}
+    assert any("iterations without noise" in row.sentence for row in rows)
+
+
 def test_the_crossover_comes_later_with_more_regularisation_and_less_noise():
     def crossover(noise, temperature):
         plan = StudyPlan(noise=noise, temperature=temperature, iterations=30, seeds=6)

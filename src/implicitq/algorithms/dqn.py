@@ -152,6 +152,8 @@ class DQN:
         """ln((1 - epsilon) softmax(Q / T) + epsilon / N), N that of allowed actions; at T = 0 greedy: [B, N]."""
         temperature, epsilon = self.config.temperature, self.config.epsilon
         q = restricted(actor(observation), mask)
+        if temperature > 0 and epsilon == 0:
+            return jax.nn.log_softmax(q / temperature)  # the logarithm of a softmax would be minus infinity too soon
         if temperature > 0:
             policy = jax.nn.softmax(q / temperature)
         else:

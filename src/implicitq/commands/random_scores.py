@@ -29,10 +29,14 @@ class Options:
 def run(arguments: list[str]) -> int:
     options = parse(Options, "random-scores", arguments)
     find_modules_here(*options.tasks)
-    tasks = tuple(dict.fromkeys(options.tasks)) or suite_of(options.suite).tasks
-    if not options.tasks and not options.trust_env:
+    suite = None if options.tasks else suite_of(options.suite)
+    tasks = tuple(dict.fromkeys(options.tasks)) if suite is None else suite.tasks
+    bounds = {} if suite is None else {task: suite.settings_on(task).get("action_bound") for task in tasks}
+    if suite is not None and not options.trust_env:
         refuse_modules(tasks, options.suite, "if you trust the file, add --trust-env")
-    known = random_scores.ensure(options.out, tasks, episodes=options.episodes, again=True, tell=console.print)
+    known = random_scores.ensure(
+        options.out, tasks, bounds=bounds, episodes=options.episodes, again=True, tell=console.print
+    )
     shown = table(f"random policy, {options.episodes} episodes", "task", "mean return", "std", left=("task",))
     for task in tasks:
         shown.add_row(task, f"{known[task]['mean']:,.1f}", f"{known[task]['std']:,.1f}")

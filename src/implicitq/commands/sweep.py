@@ -78,7 +78,8 @@ def run(arguments: list[str]) -> int:
     with sweep.alone(options.out):
         sweep.save_plan(options.out, plan, arguments, kept)
         if options.random_scores:
-            random_scores.ensure(options.out, plan.tasks, tell=console.print)
+            bounds = {task: plan.settings.get(task, {}).get("action_bound") for task in plan.tasks}
+            random_scores.ensure(options.out, plan.tasks, bounds=bounds, tell=console.print)
         with Live(console, len(plan.runs), done) as live:
             if options.on == "ray":
                 outcome = cluster.run_cluster(options.out, todo, live, options.cpus_per_run, options.memory_per_run)

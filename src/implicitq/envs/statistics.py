@@ -172,7 +172,9 @@ def checked(shared: Shared) -> Shared:
         mean, var, count = (np.asarray(array) for array in alike)
         if mean.shape != var.shape or count.shape != () or any(array.dtype.kind != "f" for array in (mean, var, count)):
             raise InputError(f"its statistics {key} do not fit together")
-        if not (var >= 0).all() or not count >= 0:
+        if not all(np.isfinite(array).all() for array in (mean, var, count)):
+            raise InputError(f"its statistics {key} are not finite")
+        if (var < 0).any() or count < 0:
             raise InputError(f"its statistics {key} have a variance or a count below 0")
     return shared
 

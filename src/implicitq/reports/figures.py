@@ -123,12 +123,12 @@ def aggregates(scores: StudyScores, found: dict[str, dict[str, statistics.Interv
     return figure
 
 
-def improvements(scores: StudyScores, found: dict[str, statistics.Interval], over: str) -> Figure:
+def improvements(scores: StudyScores, found: dict[str, statistics.Interval], rival: str) -> Figure:
     figure, (axes,) = _rows([scores.names[line] for line in found], 1)
     for row, (line, interval) in enumerate(found.items()):
         _whisker(axes, row, interval, style_of(scores.lines, line)["color"])
     axes.axvline(0.5, color=_INK, linewidth=0.8, linestyle=(0, (1, 3)))
-    label = _wrapped(f"chance to beat {scores.names[over]}", 2 * _TICK)
+    label = _wrapped(f"chance to beat {rival}", 2 * _TICK)
     axes.set(xlim=(-0.03, 1.03), xlabel=label, title="Probability of improvement")
     return figure
 

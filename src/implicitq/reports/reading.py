@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from implicitq import configs
 from implicitq.configs import Config
 from implicitq.machine import OF_THE_PROCESS, TASK_PACKAGES, unused_packages
 from implicitq.reports.labels import BRANCH
 from implicitq.runs.finding import Broken, find_runs
 from implicitq.runs.layout import FoundRun, slug
-from implicitq.runs.settings import ForeignConfig, identity
+from implicitq.runs.settings import SCALE, ForeignConfig, identity
 from implicitq.sweeps import random_scores
 from implicitq.sweeps.collecting import longer
-from implicitq.sweeps.studies import PlannedRun, label_of
+from implicitq.sweeps.studies import label_of
 from implicitq.sweeps.sweep import common_settings, read_plans
 from implicitq.types import InputError
 
 Random = Mapping[str, Mapping[str, Any]]  # task -> scores of the random policy
 
 _OF_THE_MACHINE = (*OF_THE_PROCESS, "system", "python")  # these may differ between runs of one report
-_OF_THE_SWEEP = {"algorithm", "env", "seed", "preset"}
 
 
 @dataclass(frozen=True)
@@ -70,10 +67,11 @@ def gather(root: Path, version_set: int | None = None) -> Gathered:
     runs: list[FoundRun] = []
     sections: list[Section] = []
     random: dict[str, Mapping[str, Any]] = {}
+    others = {run.name for run in found.runs} - {run.name for run in chosen}
     for home, at_home in _by_home(root, found.tables, chosen).items():
         once, doubts = _once(at_home)
         measured, problems = _random(dict.fromkeys((root, home)), versions)
-        sections += _sections(root, home, once, measured)
+        sections += _sections(root, home, once, measured, others)
         runs += once
         random |= measured
         notes += [*problems, *doubts]
@@ -111,15 +109,6 @@ def distinct(stems: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def as_planned(config: Config) -> PlannedRun:
-    """The planned run of a sweep that has this config."""
-    default = configs.resolve(config.algorithm, config.env, config.preset)
-    preset = {} if config.preset == "paper" else {"preset": config.preset}
-    names = [field.name for field in dataclasses.fields(config) if field.name not in _OF_THE_SWEEP]
-    apart = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(default, name)}
-    return PlannedRun(config.algorithm, config.env, config.seed, "", {**preset, **apart})
-
-
 def _choose(root: Path, runs: Sequence[FoundRun], version_set: int | None) -> tuple[list[FoundRun], list[str]]:
     """The runs of one set of versions, and what is to be said about it."""
     sets = _by_versions(runs)
@@ -148,10 +137,10 @@ def _by_home(root: Path, tables: Sequence[Path], runs: Sequence[FoundRun]) -> di
 
 def _once(runs: Sequence[FoundRun]) -> tuple[list[FoundRun], list[str]]:
     """Every run once, in its longest version: it may be in a table and also have a folder."""
-    found: dict[str, FoundRun] = {}
+    found: dict[tuple[str, ...], FoundRun] = {}
     doubts = []
     for run in runs:
-        mark = identity(run.config)
+        mark = (identity(run.config), *run.branches)
         try:
             found[mark] = longer(found[mark], run) if mark in found else run
         except InputError as error:
@@ -159,12 +148,15 @@ def _once(runs: Sequence[FoundRun]) -> tuple[list[FoundRun], list[str]]:
     return list(found.values()), doubts
 
 
-def _sections(root: Path, home: Path, runs: Sequence[FoundRun], random: Random) -> list[Section]:
+def _sections(
+    root: Path, home: Path, runs: Sequence[FoundRun], random: Random, of_other_versions: Collection[str]
+) -> list[Section]:
     """What was planned in a folder, and all its other runs."""
     where = "" if home == root else home.relative_to(root).as_posix()
+    elsewhere = {Path(name).relative_to(where).as_posix() for name in of_other_versions if name.startswith(where)}
     by_name = {Path(run.name).relative_to(where).as_posix(): run for run in runs}
     plans = read_plans(home)
-    sections = [_planned(home, plan, by_name, random) for plan in plans]
+    sections = [_planned(home, plan, by_name, random, elsewhere) for plan in plans]
     planned = {name for plan in plans for line in plan["lines"].values() for name in line}
     others = {name: run for name, run in by_name.items() if name not in planned}
     sections.append(_others(home, "Other runs" if plans else "All runs", others, plans, random))
@@ -173,7 +165,9 @@ def _sections(root: Path, home: Path, runs: Sequence[FoundRun], random: Random) 
     return [section for section in sections if section.lines]
 
 
-def _planned(home: Path, plan: Mapping[str, Any], by_name: Mapping[str, FoundRun], random: Random) -> Section:
+def _planned(
+    home: Path, plan: Mapping[str, Any], by_name: Mapping[str, FoundRun], random: Random, elsewhere: Collection[str]
+) -> Section:
     names = dict.fromkeys(name for line in plan["lines"].values() for name in line)
     lines = {label: [by_name[name] for name in line if name in by_name] for label, line in plan["lines"].items()}
     merged, same = _merged({label: found for label, found in lines.items() if found})
@@ -185,7 +179,7 @@ def _planned(home: Path, plan: Mapping[str, Any], by_name: Mapping[str, FoundRun
         merged,
         same,
         len(names),
-        tuple(filter(None, (_missing(name, by_name.get(name)) for name in names))),
+        tuple(filter(None, (_missing(name, by_name.get(name), elsewhere) for name in names))),
         tuple(plan["left_out"]),
         random,
     )
@@ -206,16 +200,26 @@ def _others(
     home: Path, title: str, by_name: Mapping[str, FoundRun], plans: Sequence[Mapping], random: Random
 ) -> Section:
     lines: dict[str, list[FoundRun]] = {}
+    taken: dict[tuple[str, str], FoundRun] = {}  # the first run of a line on a task
     for name, run in by_name.items():
         label = run.label or label_of(run.config, common_settings(plans, name, run.config.env))
-        lines.setdefault(label + BRANCH if run.branches else label, []).append(run)
+        label = label + BRANCH if run.branches else label
+        first = taken.setdefault((label, run.config.env), run)
+        seeds = {other.config.seed for other in lines.get(label, ()) if other.config.env == run.config.env}
+        if run.config.seed in seeds or _settings(first) != _settings(run):
+            label = f"{label} ({name})"  # a seed counts once, and what a label leaves out must not be averaged over
+        lines.setdefault(label, []).append(run)
     missing = tuple(filter(None, (_missing(name, run) for name, run in by_name.items())))
     return Section("runs", title, home, None, dict(sorted(lines.items())), {}, len(by_name), missing, (), random)
 
 
-def _missing(folder: str, run: FoundRun | None) -> str:
+def _settings(run: FoundRun) -> str:
+    return identity(run.config, {"seed", *SCALE})
+
+
+def _missing(folder: str, run: FoundRun | None, of_other_versions: Collection[str] = ()) -> str:
     if run is None:
-        return f"{folder}: not there"
+        return f"{folder}: {'made with other versions' if folder in of_other_versions else 'not there'}"
     return "" if run.finished else f"{folder}: at step {int(run.steps[-1]):,} of {run.config.steps:,}"
 
 

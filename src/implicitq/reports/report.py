@@ -13,10 +13,10 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from implicitq.configs import Config
+from implicitq.configs import Config, train_command
 from implicitq.machine import OF_THE_PROCESS
 from implicitq.reports import figures, page, statistics, tables
-from implicitq.reports.reading import Gathered, Section, as_planned, distinct, gather
+from implicitq.reports.reading import Gathered, Section, distinct, gather
 from implicitq.reports.scores import StudyScores, TaskScores, score_study
 from implicitq.reports.signals import Signals
 from implicitq.reports.summary import HOW, summary
@@ -25,7 +25,6 @@ from implicitq.runs.files import refuse_links, write_atomically
 from implicitq.runs.finding import REPORT
 from implicitq.runs.layout import slug
 from implicitq.runs.settings import identity, to_file
-from implicitq.sweeps.sweep import train_command
 from implicitq.types import Array, InputError
 
 _AGGREGATES = {
@@ -168,11 +167,12 @@ def _normalised(
     if absent:
         names = ", ".join(scores.names[line] for line in absent)
         yield page.paragraph(f"Without a finished run on each of these tasks, and so not here: {names}.", "missing")
-    over = next((t.baseline_line for t in tasks if t.baseline_line in matrices), None)
+    best = list(dict.fromkeys(task.baseline_line for task in tasks))
+    rival = scores.names[best[0]] if len(best) == 1 and best[0] is not None else "the best SAC of each task"
     rivals = {
-        line: statistics.improvement(matrix, matrices[over], generator)
+        line: statistics.improvement(matrix, scores.best_sac(tasks), generator)
         for line, matrix in matrices.items()
-        if over is not None and line != over
+        if best != [line]
     }
     drawn = [
         ("aggregates", figures.aggregates(scores, found), "Aggregated normalised scores at the end."),
@@ -184,19 +184,19 @@ def _normalised(
         (f"{name.lower()}-along-training", figure, f"{_AGGREGATES[name]}, along training.")
         for name, figure in curves.items()
     ]
-    if rivals and over is not None:
+    if rivals:
         drawn.insert(
             1,
             (
                 "improvement",
-                figures.improvements(scores, rivals, over),
+                figures.improvements(scores, rivals, rival),
                 "How often a run beats one of the best SAC; 0.5: as often as not.",
             ),
         )
     yield page.figures([_saved(out, f"{section.name}-{name}", figure, caption) for name, figure, caption in drawn])
     yield _table(out, section, tables.aggregates_table(scores, found, seeds))
-    if rivals and over is not None:
-        yield _table(out, section, tables.improvement_table(scores, rivals, over))
+    if rivals:
+        yield _table(out, section, tables.improvement_table(scores, rivals, rival))
 
 
 def _circumstances(found: Gathered) -> Iterator[str]:
@@ -220,7 +220,7 @@ def _circumstances(found: Gathered) -> Iterator[str]:
             for run in runs:
                 first.setdefault((label, run.config.env, identity(run.config, {"seed"})), run)
     lines = [
-        f"implicitq {shlex.join(train_command(as_planned(run.config), Path(run.name)))}  # {label}"
+        f"{train_command(run.config)} --out {shlex.quote(run.name)}  # {label}"
         for (label, *_), run in first.items()
         if isinstance(run.config, Config)
     ]

@@ -135,6 +135,10 @@ class StudyScores:
             return None
         return _columns(columns)
 
+    def best_sac(self, tasks: Sequence[TaskScores]) -> Array:
+        """Normalised scores at the end [S, T] of the best SAC of each of these tasks, which all have one."""
+        return _columns([t.normalised(t.cells[t.baseline_line].final) for t in tasks if t.baseline_line is not None])
+
     def comparable(self) -> tuple[tuple[TaskScores, ...], dict[str, Array]]:
         """Tasks with scores, and the matrix [S, T] of every line that has finished runs on all of them."""
         matrices = {line: self.matrix(line, self.scored) for line in self.lines}
@@ -213,11 +217,11 @@ def _score_task(
 
 
 def _best_sac(lines: Mapping[str, Sequence[FoundRun]], cells: Mapping[str, Cell]) -> str | None:
-    """The SAC line with the highest mean over seeds at the end (not the best seed)."""
+    """The SAC line with the highest mean over seeds at the end (not the best seed); no branch, which no seed gives."""
     means = {
         label: float(cells[label].final.mean())
         for label, runs in lines.items()
-        if runs[0].config.algorithm == "sac" and len(cells[label].final)
+        if runs[0].config.algorithm == "sac" and len(cells[label].final) and not any(run.branches for run in runs)
     }
     return max(means, key=lambda label: means[label]) if means else None
 

@@ -195,14 +195,13 @@ def aggregates_table(scores: StudyScores, found: dict[str, dict[str, Interval]],
     )
 
 
-def improvement_table(scores: StudyScores, found: dict[str, Interval], over: str) -> DataTable:
-    rival = scores.names[over]
+def improvement_table(scores: StudyScores, found: dict[str, Interval], rival: str) -> DataTable:
     caption = f"Probability that a run beats one of {rival} on the same task, with 95% bootstrap intervals over seeds"
     return DataTable(
         "improvement",
         caption,
         ("line", "over", "probability", "low", "high"),
-        tuple((line, over, *_values(interval)) for line, interval in found.items()),
+        tuple((line, rival, *_values(interval)) for line, interval in found.items()),
         ("line", f"chance to beat {rival}"),
         tuple((scores.names[line], _shown_interval(interval, 2)) for line, interval in found.items()),
     )

@@ -126,7 +126,7 @@ def run_folders(folder: Path) -> list[Path]:
 
 def slug(text: str) -> str:
     """A folder's name for a task or a label."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.") or "unnamed"
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text.replace("=-", "=minus-")).strip("-.") or "unnamed"
 
 
 def has_run(folder: Path) -> bool:

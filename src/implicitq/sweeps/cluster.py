@@ -44,7 +44,11 @@ def connect(address: str) -> None:
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR", configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
-        raise InputError(_no_answer(address, str(error).strip().splitlines()[0])) from None
+        raise InputError(_no_answer(address, _first_line(error))) from None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _check_answers(address: str) -> None:
@@ -134,7 +138,7 @@ def _result(task: Any) -> str | None:
     try:
         return ray.get(task)
     except ray.exceptions.RayError as error:
-        return str(error).strip().splitlines()[0]
+        return _first_line(error)
 
 
 def work(out: str, run: PlannedRun, cpus: int) -> str | None:

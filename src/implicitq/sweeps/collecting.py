@@ -14,7 +14,7 @@ import numpy as np
 
 from implicitq.runs.files import check_name, read_bytes, refuse_links, turn_in
 from implicitq.runs.finding import Broken, Found, find_runs
-from implicitq.runs.layout import EVALUATIONS, METRICS, FoundRun, check_log, run_name
+from implicitq.runs.layout import EVALUATIONS, METRICS, FoundRun, check_log, has_run, run_name
 from implicitq.runs.settings import SCALE, differences, identity
 from implicitq.runs.study_table import ABOUT, Key, is_table, key_of, read_metrics, read_table, write_table
 from implicitq.sweeps import random_scores, sweep
@@ -43,6 +43,8 @@ def collect(source: Path, out: Path, suite: Suite | None = None, metrics: bool =
     """
     for name in (sweep.PLANS, EVALUATIONS, METRICS, ABOUT, random_scores.FILE):
         refuse_links(out, out / name)
+    if has_run(out):
+        raise InputError(f"{out} is the folder of a run, whose files a table would replace; choose another")
     found = find_runs(source)
     apart = [run for run in found.runs if run.branches]
     branched = (Broken(run.name, f"a branch, which no seed gives: {'; '.join(run.branches)}") for run in apart)
@@ -81,9 +83,10 @@ def merge(known: Sequence[FoundRun], more: Sequence[FoundRun]) -> list[FoundRun]
         longest = longer(found[mark], run) if mark in found else run
         found[mark] = dataclasses.replace(longest, label=label)
     by_line: dict[tuple[str, str], FoundRun] = {}
-    by_key: dict[Key, FoundRun] = {}
+    by_name: dict[str, FoundRun] = {}  # two labels may differ only in what the name of a folder cannot have
     for run in found.values():
-        first, twin = by_line.setdefault(key_of(run)[:2], run), by_key.setdefault(key_of(run), run)
+        name = run_name(run.config.env, key_of(run)[0], run.config.seed)
+        first, twin = by_line.setdefault(key_of(run)[:2], run), by_name.setdefault(name, run)
         if _line(first) != _line(run):
             _refuse_name(first, run)
         if twin is not run:
@@ -109,6 +112,7 @@ def metrics_of_run(run: FoundRun) -> list[dict[str, str]]:
     check_log(run.folder, METRICS)
     try:
         text = read_bytes(run.folder / METRICS).decode()
+        text = text[: text.rfind("\n") + 1]  # the last row may be half-written
         rows = [row for row in csv.DictReader(io.StringIO(text, newline="")) if None not in (*row, *row.values())]
         for column in rows[0] if rows else ():
             check_name(column, f"{METRICS}: a column")

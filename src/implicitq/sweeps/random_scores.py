@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,15 @@ def environment_versions() -> dict[str, str | None]:
     return {package: version_of(package) for package in PACKAGES}
 
 
-def measure(task: str, episodes: int = EPISODES, seed: int = 0) -> dict[str, Any]:
-    """Undiscounted returns of whole episodes with uniform actions."""
+def measure(task: str, episodes: int = EPISODES, seed: int = 0, action_bound: float | None = None) -> dict[str, Any]:
+    """Undiscounted returns of whole episodes with uniform actions, within `action_bound` where they have no bounds."""
     from implicitq.envs import masks
     from implicitq.envs.making import EnvironmentMaker, failures_named
     from implicitq.envs.statistics import Statistics
     from implicitq.envs.vector import EVALUATION, episode_seed
     from implicitq.evaluate import refuse_endless
 
-    env = EnvironmentMaker(task)()
+    env = EnvironmentMaker(task, action_bound=action_bound)()
     env.action_space.seed(seed)
     Statistics(env).adopt({})  # so that rewards are counted as in evaluations
     mask_method = masks.method_of(env)
@@ -55,6 +55,7 @@ def measure(task: str, episodes: int = EPISODES, seed: int = 0) -> dict[str, Any
         "episodes": episodes,
         "seed": seed,
         "versions": environment_versions(),
+        **({} if action_bound is None else {"action_bound": action_bound}),
     }
 
 
@@ -62,19 +63,23 @@ def ensure(
     out: Path,
     tasks: Iterable[str],
     *,
+    bounds: Mapping[str, float | None] = {},
     episodes: int = EPISODES,
     again: bool = False,
     tell: Callable[[str], None] = lambda text: None,
 ) -> dict[str, dict[str, Any]]:
-    """Measure what is not stored below `out` yet, or was measured with other versions; gives all."""
+    """Measure what is not stored below `out` yet, or was measured with other versions or bounds; gives all.
+
+    `bounds` has the `action_bound` of tasks that have one.
+    """
     if episodes < 1:
         raise InputError(f"episodes must be a whole number of at least 1, got {episodes}")
     known, versions = read(out), environment_versions()
     for task in tasks:
-        entry = known.get(task)
-        if again or entry is None or entry["versions"] != versions:
+        entry, bound = known.get(task), bounds.get(task)
+        if again or entry is None or entry["versions"] != versions or entry.get("action_bound") != bound:
             tell(f"random policy on {task}: {episodes} episodes")
-            entry = measure(task, episodes)
+            entry = measure(task, episodes, action_bound=bound)
             with turn_in(out):  # others may have measured or collected meanwhile
                 known = {**read(out), task: entry}
                 write_json(out / FILE, known)

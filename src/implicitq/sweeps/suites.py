@@ -85,7 +85,9 @@ def suite_of(name: str, only: Collection[str] = ()) -> Suite:
             raise InputError(f"suite {suite.name!r} has no task {task!r}{nearest(task, tasks)}")
     part = tuple(task for task in tasks if task in wanted) or tasks
     # A sweep of a part must not take the place of the plan of the whole.
-    return dataclasses.replace(suite, name=suite.name if part == tasks else _part_name(suite.name, part), tasks=part)
+    called = suite.name if part == tasks else _part_name(suite.name, part)
+    settings = {_with_version(task): values for task, values in suite.task_settings.items()}
+    return dataclasses.replace(suite, name=called, tasks=part, task_settings=settings)
 
 
 def _part_name(name: str, part: tuple[str, ...]) -> str:

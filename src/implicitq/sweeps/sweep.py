@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicitq.configs import to_flags, to_json
+from implicitq.configs import to_json
 from implicitq.machine import python
 from implicitq.runs import layout
 from implicitq.runs.files import check_file_name, check_name, lock, read_end, read_json, refuse_links, write_json
@@ -96,12 +96,6 @@ def check_folders(out: Path, runs: Iterable[PlannedRun]) -> None:
             raise InputError(f"{folder} is broken, remove it to make the run again: {error}") from None
         if apart:
             raise InputError(f"{folder} holds a run with other settings ({apart}); {_ELSEWHERE}")
-
-
-def train_command(run: PlannedRun, folder: Path) -> list[str]:
-    """Arguments of `implicitq` that make the same run by hand."""
-    words = ["train", run.algorithm, "--env", run.env, "--seed", str(run.seed), "--out", str(folder)]
-    return [*words, *to_flags(run.overrides)]
 
 
 def worker_command(out: Path, run: PlannedRun, inexact: bool) -> list[str]:

@@ -209,7 +209,7 @@ def _equivalence_rows(result: Study) -> list[Row]:
 def _bound_rows(result: Study) -> list[Row]:
     rows = []
     for alpha, bound in result.bounds.items():
-        worst = float((bound.gap / bound.bound).max())
+        worst = float((bound.gap / (bound.bound + _rounding(result.mdp))).max())
         sentence = (
             f"Where it came closest, the policy lost {100 * worst:.2g} % of what the theorem allows: the bound covers "
             "the worst MDP and the worst errors of this size."
@@ -225,6 +225,8 @@ def _noise_rows(result: Study) -> list[Row]:
     for scheme, gap in averaging.gaps.items():
         floor = "averages it out" if scheme.endswith("alpha = 1") else "is left with an error that does not fade"
         sentence = f"What its policy still loses after {last} iterations of noise; in theory it {floor}."
+        if result.plan.noise == 0:
+            sentence = f"What its policy still loses after {last} iterations without noise."
         rows.append(measured(name, "Noise", f"final gap, {scheme}", float(gap[-1].mean()), sentence))
     crossover = averaging.crossover("IQ-DP, alpha = 1", "value iteration")
     if crossover is None:
@@ -236,10 +238,15 @@ def _noise_rows(result: Study) -> list[Row]:
     return [*rows, measured(name, "Noise", "alpha = 1 ahead from iteration", value, sentence)]
 
 
+def _rounding(mdp: FiniteMDP) -> float:
+    """How far values may be apart by rounding alone."""
+    return 1e-12 * max(1.0, mdp.reward_bound / (1.0 - mdp.discount))
+
+
 def _limit_rows(result: Study) -> list[Row]:
     name, limits, plan, mdp = result.name, result.limits, result.plan, result.mdp
     first, last = limits.temperatures[0], limits.temperatures[-1]
-    rounding = 1e-12 * max(1.0, mdp.reward_bound / (1.0 - mdp.discount))
+    rounding = _rounding(mdp)
     soft = last * float(np.log(mdp.actions)) / (1.0 - mdp.discount)
     rows = [
         checked(
