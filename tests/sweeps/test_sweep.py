@@ -266,7 +266,7 @@ def test_random_actions_are_within_the_bounds_of_training(tmp_path):
         observation_space = gym.spaces.Box(-1, 1, (1,))
         action_space = gym.spaces.Box(-np.inf, np.inf, (1,))
 
-        def reset(self, **_):
+        def reset(self, *, seed=None, options=None):
             return np.zeros(1, np.float32), {}
 
         def step(self, action):
