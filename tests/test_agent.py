@@ -177,6 +177,55 @@ def test_the_number_given_to_learn_is_the_plan_of_the_run_folder_unless_make_had
             assert planned(name) == max(plan, 40)
 
 
+def test_learn_may_name_its_run_folder_again(small, tmp_path):
+    with implicitq.make("miq", toys.Toy, **small) as agent:
+        for _ in range(3):
+            agent.learn(20, out=tmp_path / "run")
+        assert agent.step == 60
+        with pytest.raises(InputError, match="this agent already writes to"):
+            agent.learn(20, out=tmp_path / "other")
+    with implicitq.make("miq", toys.Toy, seeds=[0, 1], **{**small, "steps": 40}) as group:
+        group.learn(20, out=tmp_path / "seeds").learn(20, out=tmp_path / "seeds")
+        assert group.step == 40
+    with pytest.raises(InputError, match=r"holds several seeds; go on with implicitq\.seeds\.resume\("):
+        implicitq.resume(tmp_path / "seeds", toys.Toy)
+
+
+@pytest.mark.parametrize("steps", [1e10, True])
+def test_a_number_of_steps_that_cannot_be_is_refused_before_a_folder_is_made(small, tmp_path, steps):
+    unplanned = {name: value for name, value in small.items() if name != "steps"}
+    with implicitq.make("miq", toys.Toy, **unplanned) as agent:
+        with pytest.raises(
+            InputError, match=r"at most 2,000,000,000 steps, got|a whole number of at least 0, got True"
+        ):
+            agent.learn(steps, out=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+        agent.learn(0, out=tmp_path / "run")
+        assert agent.learn(np.int64(10)).step == 10
+        assert len(agent.evaluate(np.int64(2), seed=np.uint8(3)).returns) == 2
+
+
+def test_the_temperature_is_that_of_the_config_or_what_was_learnt(small, tmp_path):
+    observation, action = observations(3), np.zeros((3, 2), np.float32)
+    for algorithm, more in (
+        ("miq", {}),
+        ("iq", {"temperature": None, "alpha": None, "kl": 0.2, "entropy": 0.1}),
+        ("iq", {"temperature": "auto"}),
+    ):
+        with implicitq.make(algorithm, toys.Toy, **{**small, **more}) as agent:
+            agent.learn(40).save(tmp_path / "one.policy")
+            loaded = implicitq.load(tmp_path / "one.policy", toys.Toy)
+            assert loaded.temperature == agent.temperature > 0
+            implied = agent.temperature * agent.log_prob(observation, action) + agent.value(observation)
+            np.testing.assert_allclose(agent.q_value(observation, action), implied, rtol=1e-5)
+
+
+def test_an_observation_that_is_not_finite_is_refused_and_an_empty_batch_is_not(box_agent):
+    with pytest.raises(InputError, match="the observation has nan in it, where numbers must be finite"):
+        box_agent.predict(np.full(3, np.nan))
+    assert box_agent.predict(np.zeros((0, 3)))[0].shape == (0, 2)
+
+
 def test_a_run_that_dies_on_its_way_goes_on_to_the_number_given_to_learn(small, tmp_path):
     unplanned = {name: value for name, value in small.items() if name != "steps"}
     with implicitq.make("miq", toys.Toy, **unplanned) as agent:

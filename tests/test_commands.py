@@ -351,16 +351,35 @@ def test_flags_of_other_libraries_are_told_by_their_names_here(flag, ours, refus
         (("--seeds", "0,1"), "--seeds takes whole numbers with spaces between them, got '0,1'"),
         (("--hidden", "64,64"), "--hidden takes whole numbers with spaces between them, got '64,64'"),
         (("--warmup", "no"), "--warmup takes policy or uniform, got 'no'"),
+        (("--hidden",), "--hidden needs a value"),
+        (("--seeds", "--steps", "5"), "--seeds needs a value"),
+        (("--seed", "1", "2"), "--seed takes one value, got '1 2'"),
+        (("--algo", "sac"), "unknown flag --algo: the algorithm has none, as in implicitq train sac"),
         (("--explore", "1"), "unknown flag --explore; did you mean --exploration?"),
         (("--eval_evry=3",), "unknown flag --eval_evry; did you mean --eval-every?"),
         (("--xyzzy", "1"), "unknown flag --xyzzy; implicitq train iq-auto --help shows all"),
-        (("--seed", "1", "more"), "'more' is too much; implicitq train iq-auto --help shows what the command takes"),
     ],
 )
 @pytest.mark.parametrize("columns", ["40", "200"])
 def test_a_flag_that_cannot_be_read_gets_one_sentence(words, told, columns, refused, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
     assert refused("train", *words) == f"error: {told}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("report",), "implicitq report needs DIR; implicitq report --help says more"),
+        (("push",), "implicitq push needs DIR and REPO; implicitq push --help says more"),
+        (("sweep",), "implicitq sweep needs --out DIR; implicitq sweep --help says more"),
+        (("report", "one", "two"), "'two' is too much; implicitq report --help shows what the command takes"),
+        (("resume", "run", "--learnin-rate", "1"), "unknown flag --learnin-rate; did you mean --learning-rate?"),
+    ],
+)
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_what_is_missing_or_too_much_is_told_in_one_sentence(words, told, columns, refused, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert refused(*words) == f"error: {told}\n"
 
 
 def test_a_whole_number_may_be_written_as_a_power_of_ten():

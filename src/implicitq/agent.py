@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from implicitq import configs, trackers
-from implicitq.configs import Config
+from implicitq.configs import MOST_STEPS, Config
 from implicitq.driver import Interrupted, drive
 from implicitq.envs import masks, spaces
 from implicitq.envs.making import EnvironmentMaker, EnvironmentSource, is_object
@@ -28,10 +28,10 @@ from implicitq.runs import hub, policy_file
 from implicitq.runs.branches import check_changes
 from implicitq.runs.files import refuse_links
 from implicitq.runs.folder import RunFolder, Start
-from implicitq.runs.layout import BEST, POLICY
+from implicitq.runs.layout import BEST, POLICY, has_run, seeds_in
 from implicitq.train import Trainer
 from implicitq.types import Array, Evaluation, InputError
-from implicitq.validation import refuse_modules
+from implicitq.validation import refuse_modules, whole_number
 
 if TYPE_CHECKING:
     from implicitq.seeds import Seeds
@@ -108,6 +108,12 @@ class Agent:
         return self._trainer.envs.statistics if self._trainer is not None else dict(self._loaded_statistics)
 
     @property
+    def temperature(self) -> float:
+        """T of the policy and its value: that of the config or, where it is learnt, what it is now."""
+        learnt = self._actor.arrays().get("networks.log_temperature")
+        return self.config.fixed_temperature if learnt is None else float(np.exp(learnt))
+
+    @property
     def directory(self) -> Path | None:
         """The run folder, if there is one."""
         return self._run.directory if self._run is not None else None
@@ -155,11 +161,12 @@ class Agent:
 
     def until(self, steps: float | None) -> int:
         """The step at which `learn(steps)` is to end."""
-        if isinstance(steps, float) and steps.is_integer():
-            steps = int(steps)  # 1e6 is a whole number too, as in configs
-        if steps is not None and (not isinstance(steps, int) or steps < 0):
-            raise InputError(f"steps must be a whole number of at least 0, got {steps!r}")
-        return self.config.steps if steps is None else self.trainer.step + steps
+        if steps is None:
+            return self.config.steps
+        until = self.trainer.step + whole_number("steps", steps, 0)
+        if until > MOST_STEPS:
+            raise InputError(f"a run has at most {MOST_STEPS:,} steps, got {until:,}")
+        return until
 
     def begin(self, out: str | Path | None, track: Iterable[str] | None, until: int) -> list[AnyListener]:
         """Begin to learn up to the step `until`: make the run folder if there is to be one, and give the listeners
@@ -169,7 +176,7 @@ class Agent:
             self._begin_run(Path(out))
         if self._run is not None and self._run.closed:
             raise InputError(f"the training has ended; go on with implicitq.resume({str(self._run.directory)!r})")
-        if self._run is not None and (until > self.config.steps or not self.planned):
+        if self._run is not None and until > 0 and (until > self.config.steps or not self.planned):
             self.extend(until)
             self.planned = True
         return [*self._trackers(track), *([] if self._run is None else [self._run])]
@@ -282,11 +289,8 @@ class Agent:
         Actions are deterministic, or sampled: the same ones for the same seed. With `render`, the episodes are played
         one after the other in a window.
         """
-        if not isinstance(episodes, int) or episodes < 1:
-            raise InputError(f"episodes must be a whole number of at least 1, got {episodes!r}")
-        if seed is not None and (not isinstance(seed, int) or not 0 <= seed < 2**32):
-            raise InputError(f"seed must be a whole number from 0 to 4294967295, got {seed!r}")
-        chosen = self.config.seed if seed is None else seed
+        episodes = whole_number("episodes", episodes, 1)
+        chosen = self.config.seed if seed is None else whole_number("seed", seed, 0, 2**32 - 1)
         act = self._actor.deterministic if deterministic else self._sampling(chosen)
         evaluator = Evaluator(self.environments(), episodes, chosen, shown=render)
         try:
@@ -355,6 +359,8 @@ class Agent:
 
     def _begin_run(self, directory: Path) -> None:
         assert self._trainer is not None
+        if self._run is not None and self._run.directory.resolve() == directory.resolve():
+            return  # as in a loop around learn
         if self._run is not None:
             raise InputError(f"this agent already writes to {self._run.directory}")
         if self._trainer.step > 0:
@@ -514,6 +520,8 @@ def resume(
     notes.
     `in_step` comes from `implicitq.seeds.resume`, which goes on with several seeds together.
     """
+    if in_step is None and not has_run(Path(directory)) and seeds_in(Path(directory)):
+        raise InputError(f"{directory} holds several seeds; go on with implicitq.seeds.resume({str(directory)!r})")
     run = RunFolder.open(directory, () if in_step is None else in_step.seeds)
     agent = None
     try:

@@ -114,6 +114,8 @@ class Seeds:
 
     def _claim(self, out: Path) -> None:
         """Take the folder for all seeds; refused if it is in use, before a folder of any seed is made."""
+        if self.directory is not None and self.directory.resolve() == out.resolve():
+            return  # as in a loop around learn
         if self.directory is not None:
             raise InputError(f"these agents already write to {self.directory}")
         if seeds_in(out):

@@ -57,8 +57,20 @@ def nearest(name: str, known: Any) -> str:
     """The end of a sentence about an unknown name: a guess if there is a near one, and what is known."""
     guess = [alias for alias in ALIASES.get(name, ()) if alias in known]
     guess = guess or difflib.get_close_matches(name[:100], list(known), 1)
+    guess = guess or [each for each in known if each.lower() == name.lower()]
     hint = f"; did you mean {' or '.join(map(repr, guess))}?" if guess else ";"
     return f"{hint} known: {', '.join(sorted(known))}"
+
+
+def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """The value as an int: NumPy's whole numbers count, and so does 1e6. InputError for all others."""
+    number: Any = value.item() if isinstance(value, np.generic) else value
+    number = int(number) if isinstance(number, float) and number.is_integer() else number
+    within = isinstance(number, int) and least <= number and (most is None or number <= most)
+    if within and not isinstance(number, bool):
+        return number
+    accepted = f"of at least {least}" if most is None else f"from {least} to {most}"
+    raise InputError(f"{name} must be a whole number {accepted}, got {brief(value)}")
 
 
 def brief(value: Any) -> str:

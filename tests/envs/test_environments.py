@@ -341,7 +341,7 @@ def test_the_working_folder_is_no_place_to_look_for_ids_from_files(here, small_f
             r"half:Task-v0 cannot be made: ZeroDivisionError: division by zero \(half.py, ",
         ),
         ("half:Task-v0", "def", r"half:Task-v0 cannot be made: SyntaxError: .*\(half.py, line 1\)$"),
-        ("toys:Tow-v0", None, r"unknown environment 'toys:Tow-v0'; did you mean 'Toy-v0'\?"),
+        ("toys:Tow-v0", None, r"unknown environment 'toys:Tow-v0'; did you mean 'toys:Toy-v0'\?"),
     ],
 )
 def test_what_is_wrong_with_a_module_is_said(name, content, sentence, tmp_path, monkeypatch):

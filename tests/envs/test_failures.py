@@ -38,6 +38,25 @@ def environments(source, vectorization: str = "sync", **more) -> TrainingEnviron
     return TrainingEnvironments(EnvironmentMaker(source), 2, vectorization, 0, **more)
 
 
+@pytest.mark.parametrize(
+    ("call", "gives", "sentence"),
+    [
+        ("reset", np.zeros(3, np.float32), "gave ndarray in reset; Gymnasium wants 2: observation, info"),
+        ("step", (0, 0.0, False, {}), "gave 4 values in step; Gymnasium wants 5: observation, reward, terminated, tr"),
+        ("step", (0, np.ones(1), False, False, {}), r"gave the reward array\(\[1\.\]\) in step; it must be a number"),
+        ("step", (0, None, False, False, {}), "gave the reward None in step; it must be a number"),
+        ("step", (0, "1", False, False, {}), "gave the reward '1' in step; it must be a number"),
+    ],
+)
+def test_what_gymnasium_does_not_mean_is_told_without_lines_of_ours(call, gives, sentence, monkeypatch):
+    env = toys.Toy()
+    adapter = Adapter(env)
+    adapter.reset(0)
+    monkeypatch.setattr(env, call, lambda *_, **__: gives)
+    with pytest.raises(EnvironmentFailed, match=f"^the environment {sentence}"):
+        adapter.reset(0) if call == "reset" else adapter.step(env.action_space.sample())
+
+
 def test_a_process_for_an_environment_starts_without_modules_of_the_working_folder(tmp_path, monkeypatch):
     (tmp_path / "socket.py").write_text("raise SystemExit")  # multiprocessing imports a module of this name
     monkeypatch.chdir(tmp_path)

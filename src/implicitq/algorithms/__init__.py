@@ -21,8 +21,10 @@ _BUILDERS: Mapping[type[Config], Callable[[Any, Spec], Algorithm]] = {
 def build(config: Config, spec: Spec) -> Algorithm:
     """The algorithm that `config` describes, for a task of this `spec`; refused if it cannot act there."""
     if spec.action_kind not in config.accepted_actions:
+        policy = getattr(config, "policy", None)
+        actor = config.algorithm if policy is None else f"{config.algorithm} with policy {policy!r}"
         raise InputError(
-            f"{config.algorithm} cannot act in a {spec.action_kind} action space, which {config.env} has; "
+            f"{actor} cannot act in a {spec.action_kind} action space, which {config.env} has; "
             f"it accepts {' or '.join(config.accepted_actions)}"
         )
     return _BUILDERS[type(config)](config, spec)

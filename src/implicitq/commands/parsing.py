@@ -116,13 +116,18 @@ def _whole_number(word: str) -> int:
         return int(number)
 
 
-def parse(options: type[O], command: str, arguments: list[str], **more: Any) -> O:
-    """Parse the flags of a command. What cannot be parsed is an InputError, a sentence without the parser's box."""
+def parse(options: type[O], command: str, arguments: list[str], known: Collection[str] = (), **more: Any) -> O:
+    """Parse the flags of a command. What cannot be parsed is an InputError, a sentence without the parser's box.
+
+    `known` are names of further flags that the command takes, for a guess at what was meant.
+    """
     more = {"prog": f"implicitq {command}", "args": arguments, "registry": _RULES, **more}
     unseen = io.StringIO()
     try:
         with redirect_stdout(unseen), redirect_stderr(unseen):
-            return tyro.cli(options, **more)
+            found = tyro.cli(options, **more)
+        _refuse_empty(arguments, found)
+        return found
     except SystemExit as leaving:
         error: BaseException | None = leaving
         while error is not None:
@@ -133,7 +138,8 @@ def parse(options: type[O], command: str, arguments: list[str], **more: Any) -> 
             _refuse_aliases(arguments)
             _refuse_values_of_switches(arguments, unseen.getvalue())
             _refuse_values(arguments, unseen.getvalue())
-            _refuse_unknown(arguments, unseen.getvalue(), command, _flags(options, **more))
+            _refuse_missing(command, unseen.getvalue())
+            _refuse_unknown(arguments, unseen.getvalue(), command, {*_flags(options, **more), *map(_flag, known)})
     return tyro.cli(options, **more)  # once more, for the parser's own words
 
 
@@ -141,8 +147,10 @@ def _refuse_aliases(arguments: list[str]) -> None:
     """A sentence about a flag that has another name here; none of these names is one of ours."""
     for word in arguments:
         alias = word.split("=")[0].removeprefix("--").replace("-", "_")
+        if word.startswith("--") and alias in ("algo", "algorithm"):
+            raise InputError(f"unknown flag {word.split('=')[0]}: the algorithm has none, as in implicitq train sac")
         if word.startswith("--") and alias in ALIASES:
-            ours = " or ".join(f"--{name.replace('_', '-')}" for name in ALIASES[alias])
+            ours = " or ".join(map(_flag, ALIASES[alias]))
             raise InputError(f"unknown flag {word.split('=')[0]}; did you mean {ours}?")
 
 
@@ -177,6 +185,22 @@ def _refuse_values(arguments: list[str], said: str) -> None:
     raise InputError(f"{flag} takes {' or '.join(kinds)}, got {' '.join(_values(arguments, flag))!r}")
 
 
+def _refuse_empty(arguments: list[str], found: Any) -> None:
+    """A sentence about a flag of several values without any, such as `--hidden`: that is a slip."""
+    for flag in (word for word in arguments if word.startswith("--")):
+        name = flag.removeprefix("--").replace("-", "_")
+        if getattr(found, name, getattr(getattr(found, "config", None), name, None)) == ():
+            raise InputError(f"{flag} needs a value")
+
+
+def _refuse_missing(command: str, said: str) -> None:
+    """A sentence about what has no default and was not given."""
+    if f"Missing from implicitq {command}:" in said:
+        told = said.split("Missing from", 1)[1].split("For full helptext")[0]
+        names = re.findall(r"^ {4,6}(\S.*?)\s*$", told, re.MULTILINE)
+        raise InputError(f"implicitq {command} needs {' and '.join(names)}; implicitq {command} --help says more")
+
+
 def _values(arguments: list[str], flag: str) -> list[str]:
     """The words after a flag, up to the next one."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--") else [word])]
@@ -195,7 +219,14 @@ def _refuse_unknown(arguments: list[str], said: str, command: str, flags: set[st
             near = sorted(flag for flag in flags if flag.startswith(name)) or difflib.get_close_matches(name, flags, 1)
             hint = f"did you mean {near[0]}?" if near else f"implicitq {command} --help shows all"
             raise InputError(f"unknown flag {word}; {hint}")
+    for flag in (word for word in arguments if word.startswith("--")):
+        if len(_values(arguments, flag)) > 1 and unknown[1].split(",")[0] in _values(arguments, flag):
+            raise InputError(f"{flag} takes one value, got {' '.join(_values(arguments, flag))!r}")
     raise InputError(f"{unknown[1]!r} is too much; implicitq {command} --help shows what the command takes")
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _flags(options: Any, **more: Any) -> set[str]:
@@ -232,10 +263,15 @@ def given_names(arguments: list[str]) -> set[str]:
     return {word.removeprefix("--").replace("-", "_").removeprefix("no_") for word in words}
 
 
+def hyperparameters() -> set[str]:
+    """The names of all hyperparameters of all algorithms."""
+    entries = {entry.config for entry in configs.ALGORITHMS.values()}
+    return {field.name for config in entries for field in dataclasses.fields(config)}
+
+
 def split_hyperparameters(arguments: list[str], but: Collection[str]) -> tuple[list[str], list[str]]:
     """Two lists of words: flags of hyperparameters with their values, except names in `but`; and all others."""
-    entries = {entry.config for entry in configs.ALGORITHMS.values()}
-    known = {field.name for config in entries for field in dataclasses.fields(config)} - set(but)
+    known = hyperparameters() - set(but)
     own: list[str] = []
     rest: list[str] = []
     mine, values = False, 0  # whose the last flag was, and how many values it has: one, or several numbers

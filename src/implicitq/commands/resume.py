@@ -17,6 +17,7 @@ from implicitq.commands.parsing import (
     TrustFile,
     default,
     find_modules_here,
+    hyperparameters,
     parse,
     parse_changes,
     split_hyperparameters,
@@ -50,7 +51,7 @@ class Options:
 
 def run(arguments: list[str]) -> int:
     changes, rest = split_hyperparameters(arguments, {field.name for field in dataclasses.fields(Options)})
-    options = parse(Options, "resume", rest)
+    options = parse(Options, "resume", rest, hyperparameters())
     changed = parse_changes(_config(options.directory), changes) if changes else {}
     find_modules_here(options.env)
     use_cache(options.cache)

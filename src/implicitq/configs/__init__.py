@@ -1,6 +1,7 @@
 """Hyperparameters: one frozen config per algorithm, its checks, the tables of presets. Needs no JAX."""
 
 from implicitq.configs.fields import (
+    MOST_STEPS,
     POLICIES,
     Config,
     DQNConfig,
@@ -42,6 +43,7 @@ __all__ = [
     "ALGORITHMS",
     "KNOWN",
     "LAYOUT",
+    "MOST_STEPS",
     "POLICIES",
     "PRESETS",
     "RESERVED",

@@ -18,6 +18,9 @@ FLAG: Any = dict
 _ALL: tuple[ActionKind, ...] = ("Box", "Discrete", "MultiDiscrete")
 
 
+MOST_STEPS = 2 * 10**9  # random numbers are counted by step in 32 bits
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings of all algorithms. Comments are the help texts of the command line; the paper's symbol comes first."""
@@ -73,9 +76,9 @@ class Config:
         require(self, "preset", self.preset in ("paper", "none", FILE), ACCEPTED)
         for name in ("replay_size", "min_replay", "eval_every", "checkpoint_every", "log_every"):
             require(self, name, getattr(self, name) >= 1, "a whole number of at least 1")
-        bounds = {"steps": 2 * 10**9, "batch_size": 10**6, "eval_episodes": 10**5, "n_step": 10**4, "num_envs": 10**4}
+        bounds = {"steps": MOST_STEPS, "batch_size": 10**6, "eval_episodes": 10**5, "n_step": 10**4, "num_envs": 10**4}
         bounds["updates_per_step"] = 10**3
-        for name, most in bounds.items():  # random numbers are counted by step in 32 bits
+        for name, most in bounds.items():
             require(self, name, 1 <= getattr(self, name) <= most, f"a whole number from 1 to {most}")
         require(self, "seed", 0 <= self.seed < 2**32, "a whole number from 0 to 4294967295")
         require(self, "discount", 0 <= self.discount < 1, "a number in [0, 1)")

@@ -30,8 +30,10 @@ def read_preset(path: Path, algorithm: str) -> dict[str, Any]:
     for key in data:
         if key not in _KNOWN:
             raise InputError(f"{path}: a preset has no {key!r}{nearest(key, _KNOWN)}")
-    if data.get("algorithm") != algorithm:
-        raise InputError(f"{path} is a preset for {brief(data.get('algorithm'))}, and cannot be used for {algorithm!r}")
+    if "algorithm" not in data:
+        raise InputError(f"{path} does not say which algorithm it is for, such as: algorithm = {algorithm!r}")
+    if data["algorithm"] != algorithm:
+        raise InputError(f"{path} is a preset for {brief(data['algorithm'])}, and cannot be used for {algorithm!r}")
     settings = data.get("settings")
     if not isinstance(settings, dict):
         raise InputError(f"{path}: settings must be a table of hyperparameters, got {brief(settings)}")

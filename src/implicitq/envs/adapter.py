@@ -15,6 +15,7 @@ from implicitq.envs import masks, spaces
 from implicitq.envs.making import EnvironmentFailed, failures_named
 from implicitq.envs.statistics import State, Statistics
 from implicitq.types import Array, InputError
+from implicitq.validation import brief
 
 
 class Adapter:
@@ -42,7 +43,7 @@ class Adapter:
         if statistics is not None:
             self.statistics.load(statistics)
         with failures_named("reset", self._name):
-            observation, info = self.env.reset(seed=seed)
+            observation, info = self._parts("reset", self.env.reset(seed=seed), "observation, info")
         for action in actions:
             with failures_named("repeating the steps of its episode", self._name):
                 observation, _, terminated, truncated, info = self.env.step(copy.copy(action))
@@ -53,8 +54,9 @@ class Adapter:
     def step(self, action: Any) -> tuple[Array, float, bool, bool, Array | None]:
         """Observation [O], reward, terminated, truncated, mask."""
         with failures_named("step", self._name):
-            observation, reward, terminated, truncated, info = self.env.step(action)
-            given = float(reward), bool(terminated), bool(truncated)
+            found = self._parts("step", self.env.step(action), "observation, reward, terminated, truncated, info")
+            observation, reward, terminated, truncated, info = found
+            given = self._reward(reward), bool(terminated), bool(truncated)
         return self._flat(observation, "step"), *given, self._mask(info, "step", given[1])
 
     def close(self) -> None:
@@ -64,6 +66,22 @@ class Adapter:
                 self.env.close()
         except InputError as error:
             warnings.warn(str(error), stacklevel=2)
+
+    def _parts(self, call: str, found: Any, wanted: str) -> Any:
+        """What a call of the environment gave, if it has as many parts as Gymnasium wants."""
+        count = wanted.count(",") + 1
+        if isinstance(found, tuple) and len(found) == count:
+            return found
+        came = f"{len(found)} values" if isinstance(found, tuple) else type(found).__name__
+        raise EnvironmentFailed(f"{self._name} gave {came} in {call}; Gymnasium wants {count}: {wanted}")
+
+    def _reward(self, reward: Any) -> float:
+        try:
+            if not isinstance(reward, str):
+                return float(reward)
+        except (TypeError, ValueError):
+            pass
+        raise EnvironmentFailed(f"{self._name} gave the reward {brief(reward)} in step; it must be a number")
 
     def _flat(self, observation: Any, call: str) -> Array:
         with failures_named(call, self._name):

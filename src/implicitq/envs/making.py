@@ -207,7 +207,8 @@ def _import_module(name: str, module: str) -> None:
         if module == absent or module.startswith(f"{absent}."):
             raise InputError(
                 f"{brief(name)} names the module {brief(module)}, but there is no module {brief(absent)}; it must be "
-                "installed, or on PYTHONPATH, or in the folder where the command is given"
+                "installed, or on PYTHONPATH, or in the folder where the command is given if you name it there "
+                "yourself (--env, --tasks)"
             ) from None
         raise InputError(
             f"the module {brief(module)} of {brief(name)} needs the package {absent}, which is missing"
@@ -234,6 +235,7 @@ def _log_mujoco_warning(message: str) -> None:
 def _guess(name: str, known: list[str]) -> str:
     module = module_of(name)
     hint = nearest(name.removeprefix(f"{module}:"), known).split(" known: ")[0]
+    hint = hint if module is None else hint.replace("mean '", f"mean '{module}:").replace("or '", f"or '{module}:")
     return hint if len(hint) > 1 else f"; gymnasium knows {len(known)}, such as HalfCheetah-v5 and CartPole-v1"
 
 

@@ -151,7 +151,7 @@ def flatten(space: spaces.Space, batch: Any) -> Array:
             return np.concatenate([_one_hot(rows[:, j], int(n)) for j, n in enumerate(sizes)], axis=1)
         case _:
             rows = np.asarray(batch)
-            return _numbers(space, rows.reshape(rows.shape[0], -1))
+            return _numbers(space, rows.reshape(rows.shape[0], flat_size(space)))
 
 
 def flatten_one(space: spaces.Space, observation: Any) -> Array:
@@ -164,11 +164,12 @@ def flatten_one(space: spaces.Space, observation: Any) -> Array:
 def flatten_any(space: spaces.Space, observation: Any) -> tuple[Array, bool]:
     """One observation or a batch of them -> ([B, O], whether it was a batch)."""
     extra = _extra_dimensions(space, observation)
-    if extra == 0:
-        return flatten(space, _batched(space, observation)), False
-    if extra == 1:
-        return flatten(space, observation), True
-    raise InputError(f"expected one observation of {space} or a batch of them, got {_describe(observation)}")
+    if extra not in (0, 1):
+        raise InputError(f"expected one observation of {space} or a batch of them, got {_describe(observation)}")
+    rows = flatten(space, observation if extra else _batched(space, observation))
+    if not np.isfinite(rows).all():
+        raise InputError(f"the observation has {rows[~np.isfinite(rows)][0]} in it, where numbers must be finite")
+    return rows, extra == 1
 
 
 def to_environment(space: spaces.Space) -> Callable[[Array], Array]:
