@@ -621,6 +621,14 @@ def test_an_environment_that_fails_stops_all_seeds_and_is_named(tmp_path, small)
         assert group.step == 40
 
 
+def test_the_callbacks_of_one_agent_are_those_of_several_too(small):
+    heard = []
+    with implicitq.make("miq", toys.Toy, seeds=[3, 0], **{**small, "eval_every": 20}) as group:
+        stop, every = implicitq.callbacks.stop_at(return_=-1e9), lambda event: heard.append((event.seed, event.step))
+        assert group.learn(40, callback=[stop, implicitq.callbacks.every(10, every)]).step == 20
+        assert heard == [(3, 10), (0, 10), (3, 20), (0, 20)]
+
+
 def test_callbacks_hear_which_agent_an_event_is_of(small):
     heard = []
     with implicitq.make("iq", TOY, seeds=SEEDS, **small) as group:

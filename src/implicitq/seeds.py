@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +21,8 @@ from implicitq.runs.layout import POLICY, checkpoint_steps, read_versions, seed_
 from implicitq.stacking import Together
 from implicitq.types import Evaluation, InputError
 from implicitq.validation import brief
+
+AgentListener = Callable[[Agent, Event], bool | None]
 
 
 class Seeds:
@@ -81,23 +84,19 @@ class Seeds:
         progress: bool = False,
         out: str | Path | None = None,
         track: Iterable[str] | None = None,
-        callback: Callable[[Agent, Event], bool | None] | None = None,
+        callback: AnyListener | AgentListener | Iterable[AnyListener | AgentListener] = (),
         listeners: AnyListener | Iterable[AnyListener] = (),
     ) -> Seeds:
         """Train all seeds for `steps` more environment steps each; by default, up to `config.steps`.
 
-        With `out`, the first call makes a run folder for every seed below it: out/seed-0, out/seed-1, ... `listeners`
-        are those of `Agent.learn`: each hears the events of all seeds, and `event.seed` says which seed it is. A
-        `callback` is a function of two arguments, the agent and its event. Both stop all seeds by returning False. What
-        stops one seed, such as an environment that fails, stops all of them; the others have a checkpoint at the end of
-        that step.
+        With `out`, the first call makes a run folder for every seed below it: out/seed-0, out/seed-1, ... A `callback`
+        or several, and `listeners`, are those of `Agent.learn`: each hears the events of all seeds, and `event.seed`
+        says which seed it is. A callback that takes two arguments gets the agent and its event. What stops one seed,
+        such as False from any of them, or an environment that fails, stops all; the others have a checkpoint at the end
+        of that step.
         """
         until = self.agents[0].until(steps)
-        if callback is not None and not callable(callback):
-            raise InputError(
-                f"callback must be a function of the agent and its event, got {brief(callback)}; listeners= takes "
-                "functions of the event alone"
-            )
+        called: list[Any] = as_listeners("callback", callback)
         shared = as_listeners("listeners", listeners)
         if out is not None:
             self._claim(Path(out))
@@ -107,7 +106,7 @@ class Seeds:
             for agent in self.agents:
                 failed.enter_context(agent.closed_on_failure())
                 ours = agent.begin(None if out is None else Path(out) / seed_name(agent.config.seed), track, until)
-                own = [] if callback is None else [functools.partial(callback, agent)]
+                own = [functools.partial(each, agent) if _takes_agent(each) else each for each in called]
                 audiences.append(Audience([*ours, *own, *shared, *shown], agent))
             drive_together(self._together, until, audiences)
         return self
@@ -169,6 +168,17 @@ def resume(directory: str | Path, env: EnvironmentSource | None = None, **option
                 group.extend(max(agent.config.steps for agent in made))  # one of them may have gone on alone
                 return group
         steps = {step for step in steps if step <= least}  # one of them had a damaged checkpoint
+
+
+def _takes_agent(callback: Any) -> bool:
+    """Whether it is a function of the agent and its event, and not of the event alone."""
+    try:
+        inspect.signature(callback).bind(None)
+    except TypeError:
+        return callable(callback)
+    except ValueError:  # it does not tell
+        pass
+    return False
 
 
 def extend_or_close(agent: Agent | Seeds, steps: int) -> bool:
