@@ -219,3 +219,21 @@ def test_gaussian_policies_without_truncation_are_refused_where_they_would_act()
     assert configs.from_json(data).algorithm == "iq-gaussian"  # its results can be read
     with pytest.raises(InputError, match="a gaussian without truncation, which this version does not have"):
         configs.refuse_outdated(data)
+
+
+def test_a_preset_file_is_described_by_what_is_not_the_default(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('algorithm = "iq"\n[settings]\nlearning_rate = 0.001\nhidden = [64, 64]\n')
+    told = configs.describe_preset(configs.resolve("iq", "Hopper-v5", path, bins=3))
+    assert told == "preset: from a file; other than the defaults: learning_rate 0.001, hidden 64-64, bins 3"
+    path.write_text('algorithm = "iq"\n[settings]\nlearnin_rate = 0.001\n')
+    with pytest.raises(InputError, match=r"mine\.toml: iq has no hyperparameter 'learnin_rate'; did you mean 'learn"):
+        configs.resolve("iq", "Hopper-v5", path)
+    path.write_text("[settings]\nlearning_rate = 0.001\n")
+    with pytest.raises(InputError, match=r"mine\.toml does not say which algorithm it is for, such as: algo"):
+        configs.resolve("iq", "Hopper-v5", path)
+
+
+def test_a_preset_all_of_whose_values_were_given_otherwise_says_so():
+    config = configs.resolve("iq", "Walker2d-v5", learning_rate=1e-3)
+    assert configs.describe_preset(config) == "preset: Walker2d-v5: nothing, other values were given for all of it"

@@ -91,7 +91,8 @@ def run(arguments: list[str]) -> int:
 def _tell_plan(options: Options, plan: Plan, todo: list[PlannedRun]) -> None:
     console.print(_plan_table(plan, todo))
     steps = sum(planned.config().steps for planned in todo)
-    console.print(f"{len(todo)} runs to do of {len(plan.runs)}, {steps:,} environment steps")
+    shared = "; lines share runs" if sum(map(len, plan.lines.values())) > len(plan.runs) else ""
+    console.print(f"{len(todo)} runs to do of {len(plan.runs)}, {steps:,} environment steps{shared}")
     if not todo:
         return
     known = sweep.rates(options.out, plan, options.rate, console.print)

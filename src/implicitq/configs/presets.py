@@ -131,7 +131,10 @@ def resolve(algorithm: str, env: str, preset: str | Path = "paper", **overrides:
     _check_names(algorithm, entry.config, overrides)
     if is_path(preset):
         own = read_preset(Path(preset), algorithm)
-        _check_names(algorithm, entry.config, own)
+        try:
+            _check_names(algorithm, entry.config, own)
+        except InputError as error:
+            raise InputError(f"{preset}: {error}") from None
         preset = FILE
     elif preset == FILE:
         raise InputError(f"preset must be {ACCEPTED}, got {preset!r}")
@@ -175,15 +178,21 @@ def make_room(algorithm: str, given: Collection[str]) -> dict[str, None]:
 
 def describe_preset(config: Config) -> str:
     """One line for the user: which values the task's preset brought in."""
+    if config.preset == FILE:
+        base = vars(resolve(config.algorithm, config.env, "none"))
+        apart = {name: value for name, value in vars(config).items() if value != base[name] and name != "preset"}
+        return f"preset: from a file; other than the defaults: {_listed(apart) or 'nothing'}"
     values = preset_values(config.algorithm, config.env) if config.preset == "paper" else {}
     kept = {name: value for name, value in values.items() if getattr(config, name) == value}
-    if config.preset == FILE:
-        return "preset: from a file"
     if values and not kept:
         return f"preset: {config.env}: nothing, other values were given for all of it"
     if not kept:
         return "preset: none for this task" if config.preset == "paper" else "preset: none"
-    return f"preset: {config.env}: " + ", ".join(f"{name} {_show(value)}" for name, value in kept.items())
+    return f"preset: {config.env}: {_listed(kept)}"
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_show(value)}" for name, value in values.items())
 
 
 def _show(value: Any) -> str:
