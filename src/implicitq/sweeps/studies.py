@@ -221,7 +221,8 @@ def expand(study: Study, suite: Suite, seeds: int, steps: int | None = None) -> 
     for seed in range(seeds):
         for label, own, unseeded in chosen:
             run = dataclasses.replace(unseeded, seed=seed, folder=run_name(unseeded.env, own, seed))
-            if runs.setdefault(run.folder, run).config() != run.config():
+            there = runs.setdefault(run.folder, run)
+            if there is not run and there.config() != run.config():
                 raise InputError(f"two different runs would have the folder {run.folder}: the second is {label}")
             lines.setdefault(label, []).append(run.folder)
     ends = {label: tuple(folders) for label, folders in lines.items()}
