@@ -433,9 +433,10 @@ def make(
     which learn in step in one process: `implicitq.seeds.Seeds`.
     """
     config = configs.resolve(algorithm, EnvironmentMaker(env).name, **hyperparameters)
+    planned = "steps" in hyperparameters
     if seeds is None:
         agent = from_config(config, env, eval_env=eval_env, device=device)
-        agent.planned = "steps" in hyperparameters
+        agent.planned = planned
         return agent
     from implicitq.seeds import Seeds  # which is made of agents
 
@@ -443,7 +444,7 @@ def make(
         raise InputError("give seed for one agent, or seeds for several, not both")
     group = Seeds.from_config(config, seeds, env, eval_env=eval_env, device=device)
     for agent in group.agents:
-        agent.planned = "steps" in hyperparameters
+        agent.planned = planned
     return group
 
 

@@ -70,9 +70,10 @@ class Adapter:
     def _parts(self, call: str, found: Any, wanted: str) -> Any:
         """What a call of the environment gave, if it has as many parts as Gymnasium wants."""
         count = wanted.count(",") + 1
-        if isinstance(found, tuple) and len(found) == count:
+        several = isinstance(found, tuple | list)
+        if several and len(found) == count:
             return found
-        came = f"{len(found)} values" if isinstance(found, tuple) else type(found).__name__
+        came = f"{len(found)} values" if several else type(found).__name__
         raise EnvironmentFailed(f"{self._name} gave {came} in {call}; Gymnasium wants {count}: {wanted}")
 
     def _reward(self, reward: Any) -> float:

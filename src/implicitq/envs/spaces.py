@@ -151,7 +151,7 @@ def flatten(space: spaces.Space, batch: Any) -> Array:
             return np.concatenate([_one_hot(rows[:, j], int(n)) for j, n in enumerate(sizes)], axis=1)
         case _:
             rows = np.asarray(batch)
-            return _numbers(space, rows.reshape(rows.shape[0], flat_size(space)))
+            return _numbers(space, rows.reshape(rows.shape[0], -1 if rows.size else flat_size(space)))
 
 
 def flatten_one(space: spaces.Space, observation: Any) -> Array:
