@@ -347,7 +347,7 @@ def test_a_preset_file_can_be_written_by_hand_and_flags_win(tmp_path):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("", "is a preset for None, and cannot be used for 'iq'"),
+        ("", "does not say which algorithm it is for, such as: algorithm = 'iq'"),
         ('algorithm = "sac"', "is a preset for 'sac', and cannot be used for 'iq'"),
         ('algorithm = "iq"', "settings must be a table of hyperparameters"),
         ('algorithm = "iq"\n[settings]\nlr = 1', "did you mean 'learning_rate'"),
