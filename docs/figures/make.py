@@ -103,7 +103,7 @@ def longer() -> Figure:
     """Longer runs: three Gym tasks, and the door of Adroit."""
     panels = [("gym-300k", task) for task in ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")]
     panels.append(("claims", "implicitq/AdroitHandDoor-v1"))
-    lines = ("iq", "miq", "sac", "iq learning_rate=0.0003", "sac learning_rate=0.0003", ONE_NETWORK)
+    lines = ("iq", "miq", "sac", "iq learning_rate=0.0003", "sac learning_rate=0.0003", "iq-auto")
     return curves_of(panels, lines, (11, 2.9))
 
 
