@@ -341,6 +341,7 @@ def edit(path: Path, old: str, new: str) -> None:
         ),
         ("evaluations.csv", ",nan\n", "\n", "evaluations.csv has 5 cells instead of 6 in line 2"),
         ("evaluations.csv", "\niq,", "\niqq,", "about.json has no config of iqq on InvertedPendulum-v5, seed 0"),
+        ("evaluations.csv", "\niq,", "\n\x0biq,", "about.json has no config of ?iq on InvertedPendulum-v5, seed 0"),
         (
             "about.json",
             '"algorithm": "iq"',

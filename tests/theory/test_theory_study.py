@@ -223,7 +223,7 @@ def test_a_folder_with_content_is_refused_and_the_default_folder_is_always_new(t
         (["--alpha", "2"], "alpha must be a number in [0, 1], got 2.0"),
         (["--temperature", "0"], "temperature must be a finite number > 0, got 0.0"),
         (["--seeds", "0"], "seeds must be an integer >= 1, got 0"),
-        (["--mdp"], "mdp must name at least one MDP, got none"),
+        (["--mdp"], "--mdp needs a value"),
         (["--out", "."], "out must be a new or empty folder, got ., which is not"),
     ],
 )

@@ -41,8 +41,6 @@ class Options:
 
 def run(arguments: list[str]) -> int:
     options = parse(Options, "theory", arguments)
-    if not options.mdp:
-        raise InputError("mdp must name at least one MDP, got none")
     try:
         plan = StudyPlan(options.alpha, options.temperature, options.iterations, options.noise, options.seeds)
         mdps = {name: by_name(name) for name in dict.fromkeys(options.mdp)}

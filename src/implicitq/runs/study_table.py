@@ -30,6 +30,7 @@ from implicitq.runs.layout import (
     spacing,
 )
 from implicitq.types import Array, InputError
+from implicitq.validation import printable
 
 ABOUT = "about.json"
 _CONFIGS = "configs.json"  # earlier versions had a file for each part of ABOUT: this one, versions.json, ...
@@ -71,7 +72,7 @@ def read_table(folder: Path) -> list[FoundRun]:
     for key, (steps, means, seconds) in _read_evaluations(folder).items():
         algo, env, seed = key
         if key not in known:
-            raise InputError(f"{about.file} has no config of {algo} on {env}, seed {seed}")
+            raise InputError(f"{about.file} has no config of {printable(algo)} on {printable(env)}, seed {seed}")
         try:
             config = settings.from_file({**known[key], "env": env, "seed": seed}, "it", spacing(steps))
         except InputError as error:
