@@ -385,6 +385,7 @@ def test_a_branch_that_was_noted_but_not_begun_is_forgotten(run):
     ("changes", "words"),
     [
         ({"hidden": (16,)}, r"hidden cannot change in a run that goes on \(it is \(8,\)\): begin a new run"),
+        ({"softmax": "scaled"}, r"softmax cannot change in a run that goes on \(it is 'plain'\): begin a new run"),
         ({"eval_episodes": 9}, "eval_episodes cannot change"),
         ({"learning_rate": -1.0}, "learning_rate must be a positive number, got -1.0"),
         ({"lr": 1.0}, "miq has no hyperparameter 'lr'; did you mean 'learning_rate'?"),
@@ -396,6 +397,16 @@ def test_what_cannot_change_is_refused_and_nothing_is_touched(run, files_of, cha
     with pytest.raises(InputError, match=words.replace("?", r"\?")):
         implicitq.resume(run, trust_env=True, **changes)
     assert files_of(run) == before
+
+
+def test_a_run_can_go_on_with_steady_logits(small, tmp_path):
+    with implicitq.make("iq", toys.Toy, **{**small, "temperature": "auto"}) as agent:
+        agent.learn(60, out=tmp_path / "run")
+        before = agent.log_prob(np.zeros((1, 3)), np.zeros((1, 2)))
+    with implicitq.resume(tmp_path / "run", toys.Toy, softmax="steady") as agent:
+        np.testing.assert_array_equal(agent.log_prob(np.zeros((1, 3)), np.zeros((1, 2))), before)
+        agent.learn(20)
+    assert [branch.changes for branch in branches.read(tmp_path / "run")] == [{"softmax": ["plain", "steady"]}]
 
 
 def test_the_report_and_a_table_know_a_branch(run, tmp_path):

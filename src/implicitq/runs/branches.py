@@ -76,8 +76,10 @@ def taken(branches: Sequence[Branch], config: Config) -> list[Branch]:
 
 
 def check_changes(config: Config, changes: Mapping[str, Any]) -> None:
-    """Refuse settings that no run can change on its way."""
+    """Refuse settings that no run can change on its way. From plain to steady and back, softmax(F) stays what it is."""
     fixed = sorted(FIXED & changes.keys())
+    if "softmax" in fixed and "scaled" not in (getattr(config, "softmax", None), changes["softmax"]):
+        fixed.remove("softmax")
     if fixed:
         raise InputError(
             f"{fixed[0]} cannot change in a run that goes on (it is {brief(getattr(config, fixed[0], None))}): begin a "
