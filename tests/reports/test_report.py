@@ -23,6 +23,7 @@ from implicitq.reports.reading import _by_versions, gather
 from implicitq.reports.report import Written, write_report
 from implicitq.reports.tables import DataTable
 from implicitq.runs.layout import FoundRun
+from implicitq.sweeps.collecting import collect
 from implicitq.sweeps.studies import Study, Variant, expand
 from implicitq.sweeps.suites import Suite
 from implicitq.types import InputError
@@ -171,6 +172,15 @@ def test_mixed_versions_are_refused_until_one_is_chosen(finished_sweep, small_pl
     assert f"{small_plan.runs[0].folder}: made with other versions" in done.page.read_text()
     with pytest.raises(InputError, match="version_set must be from 1 to 2"):
         write_report(finished_sweep, version_set=3)
+
+
+def test_runs_of_other_versions_are_looked_for_in_their_own_table(tmp_path, small_plan):
+    for table, versions in (("one", VERSIONS), ("ones", {**VERSIONS, "jax": "0.1.0"})):
+        for run in small_plan.runs[:2]:
+            write_run(tmp_path / "runs" / table, run, 10.0, versions=versions)
+        collect(tmp_path / "runs" / table, tmp_path / "tables" / table)
+    for which in (1, 2):  # the name of one folder is the beginning of the other's
+        assert len(gather(tmp_path / "tables", which).runs) == 2
 
 
 def test_a_package_that_the_task_does_not_use_is_not_another_version(finished_sweep, small_plan):

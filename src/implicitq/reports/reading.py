@@ -153,7 +153,8 @@ def _sections(
 ) -> list[Section]:
     """What was planned in a folder, and all its other runs."""
     where = "" if home == root else home.relative_to(root).as_posix()
-    elsewhere = {Path(name).relative_to(where).as_posix() for name in of_other_versions if name.startswith(where)}
+    paths = map(Path, of_other_versions)
+    elsewhere = {path.relative_to(where).as_posix() for path in paths if path.is_relative_to(where)}
     by_name = {Path(run.name).relative_to(where).as_posix(): run for run in runs}
     plans = read_plans(home)
     sections = [_planned(home, plan, by_name, random, elsewhere) for plan in plans]
