@@ -625,6 +625,7 @@ def test_the_callbacks_of_one_agent_are_those_of_several_too(small):
     heard = []
     with implicitq.make("miq", toys.Toy, seeds=[3, 0], **{**small, "eval_every": 20}) as group:
         stop, every = implicitq.callbacks.stop_at(return_=-1e9), lambda event: heard.append((event.seed, event.step))
+        group.learn(0, callback=None)  # as other libraries have it by default
         assert group.learn(40, callback=[stop, implicitq.callbacks.every(10, every)]).step == 20
         assert heard == [(3, 10), (0, 10), (3, 20), (0, 20)]
 

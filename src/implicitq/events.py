@@ -90,7 +90,9 @@ AnyListener = Listener | Callable[[Event], bool | None]
 
 
 def as_listeners(name: str, given: Any) -> list[AnyListener]:
-    """The argument `name` of a user, one listener or several; what can hear no event is refused."""
+    """The argument `name` of a user, one listener or several, or None; what can hear no event is refused."""
+    if given is None:
+        return []
     several = isinstance(given, Iterable) and not isinstance(given, str) and not _can_hear(given)
     found: list[Any] = list(given) if several else [given]
     for each in found:

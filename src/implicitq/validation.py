@@ -53,12 +53,15 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 
 
-def nearest(name: str, known: Any) -> str:
-    """The end of a sentence about an unknown name: a guess if there is a near one, and what is known."""
+def nearest(name: str, known: Any, prefix: str = "") -> str:
+    """The end of a sentence about an unknown name: a guess if there is a near one, and what is known.
+
+    `prefix` stands before the guess, where names are typed with one.
+    """
     guess = [alias for alias in ALIASES.get(name, ()) if alias in known]
     guess = guess or difflib.get_close_matches(name[:100], list(known), 1)
     guess = guess or [each for each in known if each.lower() == name.lower()]
-    hint = f"; did you mean {' or '.join(map(repr, guess))}?" if guess else ";"
+    hint = f"; did you mean {' or '.join(repr(prefix + each) for each in guess)}?" if guess else ";"
     return f"{hint} known: {', '.join(sorted(known))}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +16,9 @@ from implicitq.envs.making import EnvironmentFailed, failures_named
 from implicitq.envs.statistics import State, Statistics
 from implicitq.types import Array, InputError
 from implicitq.validation import brief
+
+_OF_RESET = ("observation", "info")
+_OF_STEP = ("observation", "reward", "terminated", "truncated", "info")
 
 
 class Adapter:
@@ -43,7 +46,7 @@ class Adapter:
         if statistics is not None:
             self.statistics.load(statistics)
         with failures_named("reset", self._name):
-            observation, info = self._parts("reset", self.env.reset(seed=seed), "observation, info")
+            observation, info = self._parts("reset", self.env.reset(seed=seed), _OF_RESET)
         for action in actions:
             with failures_named("repeating the steps of its episode", self._name):
                 observation, _, terminated, truncated, info = self.env.step(copy.copy(action))
@@ -54,7 +57,7 @@ class Adapter:
     def step(self, action: Any) -> tuple[Array, float, bool, bool, Array | None]:
         """Observation [O], reward, terminated, truncated, mask."""
         with failures_named("step", self._name):
-            found = self._parts("step", self.env.step(action), "observation, reward, terminated, truncated, info")
+            found = self._parts("step", self.env.step(action), _OF_STEP)
             observation, reward, terminated, truncated, info = found
             given = self._reward(reward), bool(terminated), bool(truncated)
         return self._flat(observation, "step"), *given, self._mask(info, "step", given[1])
@@ -67,14 +70,14 @@ class Adapter:
         except InputError as error:
             warnings.warn(str(error), stacklevel=2)
 
-    def _parts(self, call: str, found: Any, wanted: str) -> Any:
+    def _parts(self, call: str, found: Any, wanted: Sequence[str]) -> Any:
         """What a call of the environment gave, if it has as many parts as Gymnasium wants."""
-        count = wanted.count(",") + 1
         several = isinstance(found, tuple | list)
-        if several and len(found) == count:
+        if several and len(found) == len(wanted):
             return found
         came = f"{len(found)} values" if several else type(found).__name__
-        raise EnvironmentFailed(f"{self._name} gave {came} in {call}; Gymnasium wants {count}: {wanted}")
+        told = f"Gymnasium wants {len(wanted)}: {', '.join(wanted)}"
+        raise EnvironmentFailed(f"{self._name} gave {came} in {call}; {told}")
 
     def _reward(self, reward: Any) -> float:
         try:

@@ -234,8 +234,8 @@ def _log_mujoco_warning(message: str) -> None:
 
 def _guess(name: str, known: list[str]) -> str:
     module = module_of(name)
-    hint = nearest(name.removeprefix(f"{module}:"), known).split(" known: ")[0]
-    hint = hint if module is None else hint.replace("mean '", f"mean '{module}:")
+    prefix = "" if module is None else f"{module}:"
+    hint = nearest(name.removeprefix(prefix), known, prefix).split(" known: ")[0]
     return hint if len(hint) > 1 else f"; gymnasium knows {len(known)}, such as HalfCheetah-v5 and CartPole-v1"
 
 

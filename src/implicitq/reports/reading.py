@@ -12,7 +12,7 @@ from implicitq.machine import OF_THE_PROCESS, TASK_PACKAGES, unused_packages
 from implicitq.reports.labels import BRANCH
 from implicitq.runs.finding import Broken, find_runs
 from implicitq.runs.layout import FoundRun, slug
-from implicitq.runs.settings import SCALE, ForeignConfig, identity
+from implicitq.runs.settings import ForeignConfig, identity, line_identity
 from implicitq.sweeps import random_scores
 from implicitq.sweeps.collecting import longer
 from implicitq.sweeps.studies import label_of
@@ -207,15 +207,11 @@ def _others(
         label = label + BRANCH if run.branches else label
         first = taken.setdefault((label, run.config.env), run)
         seeds = {other.config.seed for other in lines.get(label, ()) if other.config.env == run.config.env}
-        if run.config.seed in seeds or _settings(first) != _settings(run):
+        if run.config.seed in seeds or line_identity(first.config) != line_identity(run.config):
             label = f"{label} ({name})"  # a seed counts once, and what a label leaves out must not be averaged over
         lines.setdefault(label, []).append(run)
     missing = tuple(filter(None, (_missing(name, run) for name, run in by_name.items())))
     return Section("runs", title, home, None, dict(sorted(lines.items())), {}, len(by_name), missing, (), random)
-
-
-def _settings(run: FoundRun) -> str:
-    return identity(run.config, {"seed", *SCALE})
 
 
 def _missing(folder: str, run: FoundRun | None, of_other_versions: Collection[str] = ()) -> str:

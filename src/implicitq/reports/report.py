@@ -167,12 +167,10 @@ def _normalised(
     if absent:
         names = ", ".join(scores.names[line] for line in absent)
         yield page.paragraph(f"Without a finished run on each of these tasks, and so not here: {names}.", "missing")
-    best = list(dict.fromkeys(task.baseline_line for task in tasks))
+    best, of_best = list(dict.fromkeys(task.baseline_line for task in tasks)), scores.best_sac(tasks)
     rival = scores.names[best[0]] if len(best) == 1 and best[0] is not None else "the best SAC of each task"
     rivals = {
-        line: statistics.improvement(matrix, scores.best_sac(tasks), generator)
-        for line, matrix in matrices.items()
-        if best != [line]
+        line: statistics.improvement(matrix, of_best, generator) for line, matrix in matrices.items() if best != [line]
     }
     drawn = [
         ("aggregates", figures.aggregates(scores, found), "Aggregated normalised scores at the end."),

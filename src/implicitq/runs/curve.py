@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from implicitq.configs import Config
 from implicitq.runs import settings
 from implicitq.runs.files import LARGEST_RETURN, LARGEST_STEP
 from implicitq.runs.finding import walk
@@ -192,10 +193,9 @@ def _evaluations(folder: Path) -> list[Evaluation]:
 
 
 def _fixed_temperature(config: RunConfig) -> float | None:
-    said = settings.to_file(config)
-    value = said.get("temperature")
-    if value is None and all(isinstance(said.get(name), int | float) for name in ("kl", "entropy")):
-        value = said["kl"] + said["entropy"]
+    value = settings.to_file(config).get("temperature")
+    if isinstance(config, Config) and value != "auto":
+        value = config.fixed_temperature  # kl and entropy may stand for it
     return float(value) if isinstance(value, int | float) and abs(value) <= LARGEST_RETURN else None
 
 

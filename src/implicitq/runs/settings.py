@@ -72,6 +72,11 @@ def identity(config: RunConfig, apart: Collection[str] = ()) -> str:
     return json.dumps(values, sort_keys=True)
 
 
+def line_identity(config: RunConfig) -> str:
+    """The same text for runs that differ in nothing but their seeds and how they are watched: those of one line."""
+    return identity(config, {"seed", *SCALE})
+
+
 def _learnt(config: RunConfig) -> dict[str, Any]:
     """Settings that change what is learnt, as plain data; temperature_learning_rate None is given as learning_rate."""
     values = {name: value for name, value in to_file(config).items() if name not in ("layout", *NOT_LEARNT)}

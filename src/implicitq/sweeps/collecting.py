@@ -15,7 +15,7 @@ import numpy as np
 from implicitq.runs.files import check_name, read_bytes, refuse_links, turn_in
 from implicitq.runs.finding import Broken, Found, find_runs
 from implicitq.runs.layout import EVALUATIONS, METRICS, FoundRun, check_log, has_run, run_name
-from implicitq.runs.settings import SCALE, differences, identity
+from implicitq.runs.settings import differences, identity, line_identity
 from implicitq.runs.study_table import ABOUT, Key, is_table, key_of, read_metrics, read_table, write_table
 from implicitq.sweeps import random_scores, sweep
 from implicitq.sweeps.studies import label_of
@@ -78,7 +78,7 @@ def merge(known: Sequence[FoundRun], more: Sequence[FoundRun]) -> list[FoundRun]
     found: dict[str, FoundRun] = {}
     labels: dict[str, str] = {}
     for run in (*known, *more):
-        label = labels.setdefault(_line(run), run.label or "")
+        label = labels.setdefault(line_identity(run.config), run.label or "")
         mark = identity(run.config)
         longest = longer(found[mark], run) if mark in found else run
         found[mark] = dataclasses.replace(longest, label=label)
@@ -87,7 +87,7 @@ def merge(known: Sequence[FoundRun], more: Sequence[FoundRun]) -> list[FoundRun]
     for run in found.values():
         name = run_name(run.config.env, key_of(run)[0], run.config.seed)
         first, twin = by_line.setdefault(key_of(run)[:2], run), by_name.setdefault(name, run)
-        if _line(first) != _line(run):
+        if line_identity(first.config) != line_identity(run.config):
             _refuse_name(first, run)
         if twin is not run:
             _refuse_name(twin, run)
@@ -123,10 +123,6 @@ def metrics_of_run(run: FoundRun) -> list[dict[str, str]]:
         return []
     except (OSError, ValueError, KeyError, OverflowError, csv.Error) as error:
         raise InputError(f"{METRICS} cannot be read: {error}") from None
-
-
-def _line(run: FoundRun) -> str:
-    return identity(run.config, {"seed", *SCALE})
 
 
 def _refuse_name(there: FoundRun, run: FoundRun) -> None:
