@@ -143,7 +143,11 @@ def test_a_finished_run_is_resumed_only_with_more_steps(finished, tmp_path, refu
     told = refused("resume", directory, "--trust-env", "--steps", 100)
     assert "--steps is the new total and must be more than the 120 that" in told
     assert told.endswith("got 100\n")
+    slower = ("resume", directory, "--trust-env", "--learning-rate", "1e-4")
+    assert "is finished at step 120" in refused(*slower)
+    assert "must be more than the 120 that" in refused(*slower, "--steps", 120)
     assert (directory / "config.json").read_text() == before
+    assert not (directory / "branches.json").exists()
     assert run("resume", directory, "--trust-env", "--steps", 160) == 0
     assert "resuming" in capfd.readouterr().out
     assert json.loads((directory / "config.json").read_text())["steps"] == 160

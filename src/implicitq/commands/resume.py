@@ -25,7 +25,7 @@ from implicitq.commands.parsing import (
 from implicitq.commands.train import learn
 from implicitq.compilation import use_cache
 from implicitq.configs import Config
-from implicitq.runs.layout import read_config, run_folders, seeds_in
+from implicitq.runs.layout import checkpoint_steps, read_config, run_folders, seeds_in
 from implicitq.types import InputError
 
 
@@ -52,13 +52,17 @@ class Options:
 def run(arguments: list[str]) -> int:
     changes, rest = split_hyperparameters(arguments, {field.name for field in dataclasses.fields(Options)})
     options = parse(Options, "resume", rest, hyperparameters())
-    changed = parse_changes(_config(options.directory), changes) if changes else {}
+    changed = parse_changes(_configs(options.directory)[0], changes) if changes else {}
     find_modules_here(options.env)
     use_cache(options.cache)
 
     from implicitq import agent as one
     from implicitq import seeds as several
 
+    planned = max(config.steps for config in _configs(options.directory)) if options.steps is None else options.steps
+    reached = min(max(checkpoint_steps(folder), default=0) for folder in run_folders(options.directory))
+    if changed and reached >= planned:  # before the folder notes a branch
+        raise _nothing_ahead(options, reached)
     agent = (several.resume if seeds_in(options.directory) else one.resume)(
         options.directory,
         options.env,
@@ -68,24 +72,25 @@ def run(arguments: list[str]) -> int:
         device=options.device,
         **changed,
     )
-    planned = _config(options.directory).steps if options.steps is None else options.steps
     if not several.extend_or_close(agent, planned):
-        if options.steps is not None:
-            raise InputError(
-                f"--steps is the new total and must be more than the {agent.step:,} that {options.directory} has, "
-                f"got {options.steps:,}"
-            )
-        raise InputError(
-            f"{options.directory} is finished at step {agent.step:,}; to train on, give --steps with more than that"
-        )
+        raise _nothing_ahead(options, agent.step)
     console.print(f"resuming {options.directory} at step {agent.step:,} of {planned:,}")
     if changed:
         console.print(f"with other settings from here on: {', '.join(f'{k} {v}' for k, v in changed.items())}")
     return learn(agent, None, options.track)
 
 
-def _config(folder: Path) -> Config:
+def _nothing_ahead(options: Options, step: int) -> InputError:
+    if options.steps is None:
+        told = f"{options.directory} is finished at step {step:,}; to train on, give --steps with more than that"
+    else:
+        told = f"--steps is the new total and must be more than the {step:,} that {options.directory} has"
+        told = f"{told}, got {options.steps:,}"
+    return InputError(told)
+
+
+def _configs(folder: Path) -> list[Config]:
     try:
-        return read_config(run_folders(folder)[0])
+        return [read_config(each) for each in run_folders(folder)]
     except InputError as error:
         raise InputError(f"{folder} is not a run folder: {error}") from None
