@@ -275,7 +275,7 @@ class Agent:
         return self._ask(self._actor.log_prob, observation, action, action_masks)
 
     def q_value(self, observation: Any, action: Any, action_masks: Any = None) -> Array:
-        """Q(s, a). For IQ it is temperature * ln pi + V (Eq. 1).
+        """Q(s, a). For IQ it is temperature * ln pi + V (Eq. 1), with the entropy target added to a centred ln pi.
 
         For M-IQ, Q - V is the soft advantage divided by (1 - alpha).
         """

@@ -1,7 +1,7 @@
 """Ready-made callbacks for `agent.learn(callback=...)`, and the pattern for your own.
 
 A callback is a function of an event (`implicitq.events`) that returns False to stop the run at the end of the step,
-after a checkpoint. Whatever else it returns is ignored. Agents of several seeds take them as `listeners=`.
+after a checkpoint. Whatever else it returns is ignored. Agents of several seeds take them too.
 """
 
 from __future__ import annotations

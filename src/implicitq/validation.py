@@ -35,6 +35,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "eval_freq": ("eval_every",),
     "exploration_final_eps": ("epsilon",),
     "gamma": ("discount",),
+    "gradient_steps": ("updates_per_step",),
     "hidden_sizes": ("hidden",),
     "learning_starts": ("min_replay",),
     "log_interval": ("log_every",),
@@ -44,12 +45,14 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "n_eval_episodes": ("eval_episodes",),
     "n_steps": ("n_step", "steps"),
     "net_arch": ("hidden",),
+    "policy_kwargs": ("hidden",),
     "polyak": ("target_update",),
     "save_freq": ("checkpoint_every",),
     "target_entropy": ("entropy_target",),
     "tau": ("target_update", "temperature"),  # Stable-Baselines3's, and the paper's
     "timesteps": ("steps",),
     "total_timesteps": ("steps",),
+    "train_freq": ("updates_per_step",),
 }
 
 
