@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import implicitq
-from implicitq import InputError
+from implicitq import InputError, machine
 from implicitq.commands import main as cli
 from implicitq.runs import directory as module
 from implicitq.runs import files, manifests
@@ -406,6 +406,9 @@ MALFORMED: dict[str, dict[str, Any]] = {
     "no step": {"trainer": {"episodes": 0}},
     "a return": {"trainer": {**TRAINER, "finished": [[10**400, 3]]}},
     "restarts": {"trainer": {**TRAINER, "env_restarts": "1"}},
+    "rows compared": {"trainer": {**TRAINER, "compared": [1, 2]}},
+    "rows learnt from": {"trainer": {**TRAINER, "calibrated": "abc"}},
+    "a reward": {"trainer": {**TRAINER, "largest_reward": "x"}},
     "config": {"config": [1]},
     "format": {"format": True},
     "text": {"format": "1"},
@@ -452,6 +455,37 @@ def test_arrays_that_no_run_has_are_refused(run, name, array, message, capsys):
     rewrite(run, {"implicitq": "{}"}, **{name: array})
     assert cli.run(["resume", str(run), "--trust-env", "--steps", "160"]) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def retyped(content: bytes, name: str, dtype: str) -> bytes:
+    """A safetensors file whose array `name`, of one-byte numbers, claims to be of another type."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header[name]["dtype"] = dtype
+    told = json.dumps(header).encode()
+    return len(told).to_bytes(8, "little") + told + content[8 + length :]
+
+
+def test_types_that_numpy_does_not_have_are_refused(run, tmp_path):
+    content = safetensors.numpy.save({"x": np.zeros(4, np.uint8)}, {"implicitq": "{}"})
+    (tmp_path / "arrays").write_bytes(retyped(content, "x", "F8_E4M3"))
+    with pytest.raises(InputError, match="x has type F8_E4M3, which no array here has"):
+        read_arrays(tmp_path / "arrays")
+    policy = run / "policy.safetensors"
+    found, header = read_arrays(policy)
+    content = safetensors.numpy.save(
+        {**found, "statistics.x": np.zeros(4, np.uint8)}, {"implicitq": json.dumps(header)}
+    )
+    policy.write_bytes(retyped(content, "statistics.x", "F8_E4M3"))
+    with pytest.raises(InputError, match=r"statistics\.x has type F8_E4M3"):
+        implicitq.load(policy)
+
+
+def test_arrays_beyond_the_memory_are_refused_before_they_are_read(tmp_path, monkeypatch):
+    (tmp_path / "arrays").write_bytes(safetensors.numpy.save({"x": np.zeros(1000)}, {"implicitq": "{}"}))
+    monkeypatch.setattr(files.machine, "available", lambda: machine.Memory(4000, 4000, 4000))
+    with pytest.raises(InputError, match=r"would take .* of memory"):
+        read_arrays(tmp_path / "arrays")
 
 
 @pytest.mark.parametrize("header", [{}, {"implicitq": "[" * 100_000}])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import math
 import os
 import re
 import reprlib
@@ -26,7 +27,15 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from implicitq import machine
 from implicitq.types import Array, InputError
+
+DTYPES = {  # of safetensors, and of arrays; there are more of the first, which no file of ours has
+    "BOOL": "bool",
+    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+}
 
 LARGEST_TABLE = 256 << 20  # bytes of a CSV file: a hundred times more than the longest runs have
 LARGEST_JSON = 32 << 20
@@ -215,11 +224,21 @@ def read_arrays(path: Path, digest: str | None = None) -> tuple[dict[str, Array]
                     raise InputError(f"{path} was altered or cut short: its checksum is wrong")
         with safetensors.safe_open(path, framework="numpy") as file:
             header = json.loads((file.metadata() or {})[HEADER])
-            return {name: file.get_tensor(name) for name in file.keys()}, header  # noqa: SIM118
+            names = list(file.keys())
+            size = sum(_stored_bytes(name, file.get_slice(name)) for name in names)
+            machine.refuse_excess(str(path), size, size)
+            return {name: file.get_tensor(name) for name in names}, header
     except InputError:
         raise
     except (OSError, ValueError, TypeError, KeyError, RecursionError, safetensors.SafetensorError) as error:
         raise InputError(f"{path} is not a file of implicitq, or is damaged: {error}") from None
+
+
+def _stored_bytes(name: str, array: Any) -> int:
+    dtype = str(array.get_dtype())
+    if dtype not in DTYPES:
+        raise ValueError(f"{name} has type {dtype}, which no array here has")
+    return math.prod(array.get_shape()) * np.dtype(DTYPES[dtype]).itemsize
 
 
 def digest_of(data: Any) -> str:

@@ -105,9 +105,14 @@ def _is_trainer(data: Any) -> bool:
         and isinstance(data["replay"], dict)
         and _are_counts(data["replay"].get("written"))
         and isinstance(data["replay"].get("generator"), dict)
-        and ("compared" not in data or _are_counts(data["compared"]))
+        and all(_are_rows(data[name], data["replay"]) for name in ("compared", "calibrated") if name in data)
+        and _is_float(data.get("largest_reward", 0.0))
         and ("best" not in data or _is_best(data["best"]))
     )
+
+
+def _are_rows(values: Any, replay: dict[str, Any]) -> bool:
+    return _are_counts(values) and len(values) == len(replay["written"])
 
 
 def _is_best(best: Any) -> bool:

@@ -23,7 +23,7 @@ from implicitq.envs import space_data, spaces, statistics
 from implicitq.envs.statistics import Shared
 from implicitq.learner import Actor, Stored, least_parameters, load_actor
 from implicitq.machine import Device
-from implicitq.runs.files import HEADER, array_bytes, write_atomically
+from implicitq.runs.files import DTYPES, HEADER, array_bytes, write_atomically
 from implicitq.types import Array, InputError
 from implicitq.validation import brief
 
@@ -31,11 +31,6 @@ FORMAT = 2  # 1 is the same without a digest
 
 _STATISTICS = "statistics."  # before the names of these arrays
 _LONGEST_HEADER = 2**23  # bytes: bounds of about 200,000 features
-_DTYPES = {  # of safetensors; any other goes by its own name, which no array here has
-    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
-    **{f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
-    **{f"U{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
-}
 
 
 class PolicyFile(NamedTuple):
@@ -101,6 +96,9 @@ def _read(file: Any, device: Device | None) -> PolicyFile:
     spec = spaces.for_torso(spaces.spec_of(observation_space, action_space), config.torso)
     found = {name: _stored(file.get_slice(name)) for name in file.keys()}  # noqa: SIM118
     weights = {name: array for name, array in found.items() if not name.startswith(_STATISTICS)}
+    for name in found.keys() - weights.keys():  # weights are compared with those of the config
+        if found[name].dtype not in DTYPES.values():
+            raise InputError(f"{name} has type {found[name].dtype}, which no array here has")
     held, needed = _numbers(weights), least_parameters(config, spec)
     if needed > held:
         raise InputError(f"its config and spaces stand for at least {needed:,} weights, but it holds {held:,}")
@@ -123,7 +121,7 @@ def _numbers(arrays: Mapping[str, Stored]) -> int:
 
 def _stored(array: Any) -> Stored:
     name = str(array.get_dtype())
-    return Stored(tuple(array.get_shape()), _DTYPES.get(name, name))
+    return Stored(tuple(array.get_shape()), DTYPES.get(name, name))
 
 
 def _checked_header(header: Any) -> dict[str, Any]:
