@@ -19,7 +19,7 @@ from implicitq.runs.folder import RunFolder
 from implicitq.tuning import storage, study
 from implicitq.tuning.space import Choice, Range, default_space, read_space
 from implicitq.tuning.study import Plan, search
-from implicitq.types import Evaluation, InputError
+from implicitq.types import Evaluation, InputError, OtherConditions
 from implicitq.validation import read_settings
 
 optuna = pytest.importorskip("optuna")
@@ -150,6 +150,22 @@ def test_a_trial_of_several_seeds_counts_their_mean(tmp_path, monkeypatch):
     runs = FakeRuns(monkeypatch)
     search(tmp_path / "out", plan(seeds=2, prune=False), 2, lambda text: None)
     assert [seed for _, seed in runs.made] == [0, 1, 0, 1]
+
+
+def test_a_trial_that_began_under_other_conditions_waits_for_them(tmp_path, monkeypatch):
+    def refuses(folder: Path, *_: Any) -> None:
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text("{}")
+        raise OtherConditions("the run began under other conditions (threads 2 -> 1)")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "_train", refuses)
+        with pytest.raises(InputError, match="under other conditions"):
+            search(tmp_path / "out", plan(), 2, lambda text: None)
+    assert len(list((tmp_path / "out").rglob("checkpoints"))) == 1
+    FakeRuns(monkeypatch)
+    found = search(tmp_path / "out", plan(), 2, lambda text: None)
+    assert (found.finished, found.failed) == (2, 0)
 
 
 def test_failures_are_told_and_three_in_a_row_end_the_search(tmp_path, monkeypatch):

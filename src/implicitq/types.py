@@ -124,3 +124,7 @@ class Evaluation:
 
 class InputError(ValueError):
     """Something the user gave cannot be used; the message says what came and what is accepted."""
+
+
+class OtherConditions(InputError):
+    """A run cannot go on exactly: versions or processor, say, are not those that it began with."""

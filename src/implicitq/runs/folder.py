@@ -46,7 +46,7 @@ from implicitq.runs.layout import (
 )
 from implicitq.runs.logs import CLOCKS, Clock, read_clocks, read_metrics
 from implicitq.train import Trainer
-from implicitq.types import Array, Evaluation, InputError
+from implicitq.types import Array, Evaluation, InputError, OtherConditions
 
 _FILES = (
     CONFIG,
@@ -313,7 +313,7 @@ class RunFolder:
                 remedy = f"go on with all these seeds (implicitq resume {self.directory.parent})"
             elif changed == [EVAL_ENV]:
                 remedy = "evaluate where it was evaluated (in Python: resume(directory, eval_env=...))"
-            raise InputError(
+            raise OtherConditions(
                 f"the run began under other conditions ({listed}), so it cannot go on exactly as if never "
                 f"interrupted; {remedy}, or accept it with --inexact"
             )

@@ -24,7 +24,7 @@ from implicitq.runs.settings import differences
 from implicitq.tuning import space as spaces
 from implicitq.tuning import storage
 from implicitq.tuning.space import Choice, Space
-from implicitq.types import Evaluation, InputError
+from implicitq.types import Evaluation, InputError, OtherConditions
 
 if TYPE_CHECKING:
     import optuna
@@ -105,6 +105,8 @@ def _work(
     except _Pruned:
         study.tell(number, state=state.PRUNED)
         tell(f"trial {number}: stopped early, worse than the median")
+    except OtherConditions:  # its runs are well: it waits for a search under those that it began with
+        raise
     except InputError as error:
         study.tell(number, state=state.FAIL)
         failure = str(error)
