@@ -348,6 +348,12 @@ def test_one_environment_is_never_in_use_twice(small):
         assert env.resets == agent.trainer.episodes + 1
     with pytest.raises(InputError, match="returned the same environment twice; it must make a new one in every call"):
         implicitq.make("miq", lambda: env, num_envs=2, **small)
+    with (
+        implicitq.make("miq", lambda another=toys.Toy(): another, **small) as agent,  # noqa: B008
+        pytest.raises(InputError, match="returned the same environment twice"),
+    ):
+        agent.learn(80)
+    assert agent.step == 0, "before any work is lost"
 
 
 def test_an_eval_env_with_other_spaces_is_refused_at_once(small):
@@ -559,6 +565,46 @@ def test_after_a_sudden_death_between_two_checkpoints_all_go_on_from_the_last_co
         group.learn()
     for seed in SEEDS:
         assert files_of(part / f"seed-{seed}") == files_of(whole / f"seed-{seed}")
+
+
+def test_other_settings_are_noted_for_all_seeds_or_for_none(whole, tmp_path, files_of, capsys):
+    copy = Path(shutil.copytree(whole, tmp_path / "copy"))
+    before = files_of(copy / "seed-3")
+    damaged = copy / "seed-0" / "config.json"
+    told = damaged.read_text()
+    damaged.write_text(told.replace('"discount": 0.99', '"discount": 0.98'))
+    with pytest.raises(InputError, match=r"config\.json"):
+        seeds.resume(copy, trust_env=True, learning_rate=1e-2)
+    assert files_of(copy / "seed-3") == before
+    damaged.write_text(told)
+    with implicitq.resume(copy / "seed-3", trust_env=True, inexact=True, learning_rate=1e-2):
+        pass  # as a start that was cut short between two seeds
+    flags = ("--trust-env", "--learning-rate", "1e-2", "--steps", "160")
+    assert cli.run(["resume", str(copy), *flags]) == 0
+    assert "with other settings from here on: learning_rate 0.01" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_failure_of_one_seed_is_not_told_twice(small):
+    class Fails(toys.Toy):
+        broken = True
+
+        def reset(self, **options):
+            if self.broken and self.evaluates:
+                raise RuntimeError("no")
+            return super().reset(**options)
+
+    made = []
+
+    def evaluated():
+        made.append(Fails())
+        made[-1].evaluates = True
+        return made[-1]
+
+    with implicitq.make("iq", toys.Toy, seeds=[0, 1], eval_env=evaluated, **small) as group:
+        with pytest.raises(InputError, match=r"seed 0: .*no"):
+            group.learn(20)
+        Fails.broken = False
+        assert group.learn(20).step == 40
 
 
 def test_one_seed_alone_goes_on_only_if_that_is_accepted_as_inexact(whole, tmp_path):

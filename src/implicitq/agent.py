@@ -25,7 +25,7 @@ from implicitq.events import AnyListener, as_listeners
 from implicitq.learner import Actor
 from implicitq.machine import find_device
 from implicitq.runs import hub, policy_file
-from implicitq.runs.branches import check_changes
+from implicitq.runs.branches import check_changes, other_meaning
 from implicitq.runs.files import refuse_links
 from implicitq.runs.folder import RunFolder, Start
 from implicitq.runs.layout import BEST, POLICY, has_run, seeds_in
@@ -36,7 +36,6 @@ from implicitq.validation import refuse_modules, whole_number
 if TYPE_CHECKING:
     from implicitq.seeds import Seeds
 
-_MEANINGS = ("policy", "bins", "logits", "softmax", "batch_norm", "torso")  # without which weights mean nothing
 _PREDICTIONS = 2**31  # sampled predictions draw from numbers that training does not reach
 
 
@@ -222,11 +221,15 @@ class Agent:
     def _refuse_other_meaning(self, found: policy_file.PolicyFile) -> None:
         """Refuse weights of the same shapes that would stand for another policy here."""
         kinds = type(found.action_space).__name__, type(self.action_space).__name__
-        both = [("actions", *kinds)]
-        both += [(name, getattr(found.config, name, None), getattr(self.config, name, None)) for name in _MEANINGS]
-        for name, theirs, own in both:
-            if theirs != own:
-                raise InputError(f"its weights were learnt with {name} {theirs!r}, this agent has {own!r}")
+        apart = {"actions": kinds} if len(set(kinds)) > 1 else {}
+        apart |= other_meaning(found.config, vars(self.config))
+        for name, (theirs, own) in apart.items():
+            raise InputError(f"its weights were learnt with {name} {theirs!r}, this agent has {own!r}")
+
+    def branch(self) -> None:
+        """Note in the run folder that the run goes on with other settings, if it does."""
+        if self._run is not None and self._run.config != self.config:
+            self._run.branch(self.config)
 
     def extend(self, steps: int) -> None:
         """Plan for `steps` environment steps in total instead of `config.steps`; kept in the run folder."""
@@ -548,8 +551,8 @@ def resume(
                     f"{error}; without a checkpoint that fits, begin a new run with {', '.join(changes)}"
                 ) from None
             raise
-        if changes:
-            run.branch(config)
+        if in_step is None:  # else once all seeds are there
+            agent.branch()
         return agent
     except BaseException:
         run.close()  # or the folder would stay locked in this process

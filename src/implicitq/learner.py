@@ -30,7 +30,7 @@ from implicitq.validation import brief
 
 KL = "kl"  # the metric that `watch` brings
 
-_INIT, _UPDATE, _ACT = range(3)  # independent streams of random numbers under one seed
+_INIT, _UPDATE, _ACT, _COMPARE = range(4)  # independent streams of random numbers under one seed
 
 _SMALL_STATE = 2**20  # bytes; larger ones are better not copied in and out of a loop
 _OF_STATISTICS = re.compile(r"optimizer\..*\.norms\.\d+\.(mean|variance)$")
@@ -108,13 +108,15 @@ class Actor:
         """As `Algorithm.regularization`, for stored actions [B, D]: two arrays [B]."""
         return self.compiled.regularization(self._packed(), observation, action, *mask)
 
-    def divergence_from(self, before: list[jax.Array], observation: Array, step: int, *mask: Array) -> jax.Array:
+    def divergence_from(
+        self, before: list[jax.Array], key: jax.Array, observation: Array, step: int, *mask: Array
+    ) -> jax.Array:
         """KL(pi_before, pi) over a batch of states, from one action of pi_before in each; `before` is a `snapshot`.
 
         With r = pi / pi_before it is the mean of r - 1 - ln r, which has the same expectation as -ln r, is never
         negative, and whose noise is small beside it.
         """
-        return self.compiled.divergence(before, self._packed(), self.key, observation, np.uint32(step), *mask)
+        return self.compiled.divergence(before, self._packed(), key, observation, np.uint32(step), *mask)
 
     def snapshot(self) -> list[jax.Array]:
         """A copy of what acts now, which updates do not touch."""
@@ -260,7 +262,7 @@ class Learner:
         self._average_rate = config.actor_average
         needed = 12 * least_parameters(config, spec)  # with both moments of Adam
         machine.refuse_excess(f"a network with hidden {brief(config.hidden)}", needed, needed)
-        (self.key,) = _placed([_stream(config.seed, _UPDATE)], device)
+        self.key, self._compare_key = _placed([_stream(config.seed, number) for number in (_UPDATE, _COMPARE)], device)
         first = algorithm.init(jax.random.fold_in(jax.random.key(config.seed), _INIT))
         example = _example_batch(algorithm, spec, first)
         self._summed = _metric_names(algorithm, first, example)
@@ -312,8 +314,8 @@ class Learner:
         leaves = [jnp.array(arrays[name]) for name in self.newest.names]
         actor: ActorState = jax.tree.unflatten(self._actor_structure, leaves)
         state: LearnerState = jax.tree.unflatten(self._structure, self._unpacked())
-        average = None if state.average is None else jax.tree.map(jnp.copy, actor.networks)
         algorithm = self._algorithm.start(actor.networks)
+        average = None if state.average is None else jax.tree.map(jnp.copy, self._algorithm.actor(algorithm))
         fresh = state._replace(algorithm=algorithm, normalizer=actor.normalizer, average=average)
         self.packed = _packed(self._packing, jax.tree.leaves(fresh), self._device)
 
@@ -362,7 +364,8 @@ class Learner:
         self.packed = packed
         if self._watched is not None:
             mask = () if self.last.mask is None else (self.last.mask,)
-            moved = float(self.newest.divergence_from(self._watched, self.last.observation, self.updates, *mask))
+            told = self._watched, self._compare_key, self.last.observation, self.updates
+            moved = float(self.newest.divergence_from(*told, *mask))
             self._watched = None
             if math.isfinite(moved):  # a greedy policy has none when its action changes
                 means[KL] = moved

@@ -162,6 +162,8 @@ def resume(directory: str | Path, env: EnvironmentSource | None = None, **option
             _refuse_different(made)
             least = min(agent.step for agent in made)
             if all(agent.step == least for agent in made):
+                for agent in made:  # only now, when all can go on
+                    agent.branch()
                 failed.pop_all()
                 group = Seeds(made)
                 group.directory = directory

@@ -139,6 +139,7 @@ class Together:
 
         A trainer that fails is left out from there on, and noted in `failures`.
         """
+        self.failures = {}
         running = {number: trainer.steps(until) for number, trainer in enumerate(self.trainers)}
         answers: dict[int, _Actions | None] = dict.fromkeys(running)
         while items := self._advance(running, answers):

@@ -126,6 +126,7 @@ class Trainer:
                 "agent, or go on from a run folder with implicitq.resume"
             )
         if self._observations is None:
+            self._made_evaluator()  # what cannot be evaluated is told before any work is lost
             self._observations = self.envs.start()
             self._check_finite(self._observations, None)
             if self.envs.masks is not None:

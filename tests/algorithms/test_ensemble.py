@@ -241,6 +241,16 @@ def test_bounds_of_values_grow_and_never_shrink():
         assert tuple(map(float, state.online.bounds)) == expected
 
 
+def test_a_new_training_knows_nothing_of_the_returns_of_another_one():
+    algorithm = iq.build(config(**BOUNDED), BOX)
+    assert algorithm.calibrate is not None
+    learnt = algorithm.calibrate(algorithm.init(KEY), Seen(3.0, -5.0, 5.0))
+    fresh = algorithm.start(learnt.online)
+    assert float(fresh.online.pessimism) == 1
+    lowest, highest = fresh.online.bounds
+    assert lowest > highest  # nothing is bounded
+
+
 def test_updates_leave_pessimism_as_it_is():
     algorithm = iq.build(config(calibration=0.2, temperature="auto", alpha=0.0), BOX)
     state, metrics = algorithm.update(algorithm.init(KEY), batch(BOX), KEY)

@@ -110,6 +110,12 @@ class Ensemble(NamedTuple):
     ) -> jax.Array:
         return pool(self.answers(observation, temperature, mask), temperature)[1]
 
+    def begun(self) -> Ensemble:
+        """As `Networks.begun`: kappa 1, and nothing seen that bounds values."""
+        pessimism = None if self.pessimism is None else jnp.ones(())
+        bounds = None if self.bounds is None else jnp.array([1, -1]) * jnp.finfo(jnp.float32).max
+        return self._replace(pessimism=pessimism, bounds=bounds)
+
     def rescaled(self, factor: jax.Array) -> Ensemble:
         """The ensemble with the logits of every policy times `factor`."""
         return self._replace(members=tuple(member.rescaled(factor) for member in self.members))
@@ -207,10 +213,10 @@ def targets(online: Ensemble, config: IQConfig) -> Ensemble | None:
 
 def networks(config: IQConfig, spec: Spec, key: jax.Array) -> Ensemble:
     keys = jax.random.split(key, config.members)
-    pessimism = None if config.calibration is None else jnp.ones(())
-    bounds = jnp.array([1, -1]) * jnp.finfo(jnp.float32).max if config.bound_values else None
     members = tuple(Member(config, spec, each) for each in keys)
-    return Ensemble(members, first_log_temperature(config), pessimism, bounds)
+    pessimism = None if config.calibration is None else jnp.ones(())
+    bounds = jnp.ones(2) if config.bound_values else None
+    return Ensemble(members, first_log_temperature(config), pessimism, bounds).begun()
 
 
 def calibrate(state: ImplicitState, seen: Seen, rate: float) -> ImplicitState:

@@ -47,6 +47,10 @@ class Networks(NamedTuple):
         """V(s): [B, O] -> [B]. It has learnt which actions the state allows, so it needs no mask."""
         return self.value(observation)
 
+    def begun(self) -> Networks:
+        """These networks at the start of a new training, which knows nothing of the returns of another one."""
+        return self
+
     def rescaled(self, factor: jax.Array) -> Networks:
         """The networks with the logits of the policy times `factor`."""
         policy: Any = self.policy
@@ -237,6 +241,7 @@ class ImplicitAlgorithm:
         return self.start(self.fresh_actor(key))
 
     def start(self, actor: Networks) -> ImplicitState:
+        actor = actor.begun()
         target = jax.tree.map(jnp.copy, self.targets(actor, self.config))
         return ImplicitState(actor, target, self._optimizer().init(trained(actor)))
 

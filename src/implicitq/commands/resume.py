@@ -52,17 +52,20 @@ class Options:
 def run(arguments: list[str]) -> int:
     changes, rest = split_hyperparameters(arguments, {field.name for field in dataclasses.fields(Options)})
     options = parse(Options, "resume", rest, hyperparameters())
-    changed = parse_changes(_configs(options.directory)[0], changes) if changes else {}
+    configs = _configs(options.directory)
+    # Of several seeds, some may have these settings already, if an earlier start was cut short.
+    changed = {name: value for config in configs for name, value in parse_changes(config, changes).items()}
     find_modules_here(options.env)
     use_cache(options.cache)
 
     from implicitq import agent as one
     from implicitq import seeds as several
 
-    planned = max(config.steps for config in _configs(options.directory)) if options.steps is None else options.steps
-    reached = min(max(checkpoint_steps(folder), default=0) for folder in run_folders(options.directory))
-    if changed and reached >= planned:  # before the folder notes a branch
-        raise _nothing_ahead(options, reached)
+    planned = max(config.steps for config in configs) if options.steps is None else options.steps
+    if changed:
+        reached = min(max(checkpoint_steps(folder), default=0) for folder in run_folders(options.directory))
+        if reached >= planned:  # before the folder notes a branch
+            raise _nothing_ahead(options, reached)
     agent = (several.resume if seeds_in(options.directory) else one.resume)(
         options.directory,
         options.env,

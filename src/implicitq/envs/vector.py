@@ -252,7 +252,7 @@ class TrainingEnvironments:
                 self._workers[index] = self._worker(index)
                 self._workers[index].ready()
             except InputError as error:
-                raise InputError(f"{failure}; and making it anew failed: {error}") from error
+                raise EnvironmentFailed(f"{failure}; and making it anew failed: {error}") from error
             self._fresh[index] = True
             if episodes_on:
                 self._episodes[index] += episodes_on

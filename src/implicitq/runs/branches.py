@@ -18,15 +18,20 @@ from implicitq.runs.settings import MAY_CHANGE
 from implicitq.types import InputError
 from implicitq.validation import brief
 
-FIXED = frozenset(
+_MEANING = ("policy", "bins", "logits", "softmax", "log_policy", "batch_norm", "torso")
+"""Settings without which weights mean nothing."""
+
+_FIXED = frozenset(
     {*configs.RESERVED}
-    | {"hidden", "policy", "bins", "logits", "softmax", "log_policy", "batch_norm", "normalize_observations"}
-    | {"num_envs", "replay_size", "eval_episodes", "members", "torso", "action_bound"}
+    | {"hidden", "normalize_observations", "num_envs", "replay_size", "eval_episodes", "members", "action_bound"}
 )
-"""Settings that cannot change: the contents of checkpoints or logs depend on them, or they make it another run.
+"""Other settings that cannot change: the contents of checkpoints or logs depend on them, or they make it another run.
 
 Not all that shape networks have to be here: arrays that do not fit are refused as well, in words that say less.
 """
+
+_SWITCHES = ("learning_rate_decay", "temperature_learning_rate", "actor_average", "calibration")
+"""Settings that cannot change from or to None: checkpoints hold something for them only if they are given."""
 
 _POLICY = "initial policy"  # not a setting: the weights that a run begins with
 
@@ -75,16 +80,30 @@ def taken(branches: Sequence[Branch], config: Config) -> list[Branch]:
     return list(branches if begun else branches[:-1])
 
 
+def other_meaning(config: Config, settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Settings with which weights of `config` would mean something else: what they are there, and in `settings`.
+
+    From plain to steady and back, softmax(F) stays what it is.
+    """
+    both = {name: (getattr(config, name, None), settings[name]) for name in _MEANING if name in settings}
+    apart = {name: pair for name, pair in both.items() if pair[0] != pair[1]}
+    return {name: pair for name, pair in apart.items() if name != "softmax" or "scaled" in pair}
+
+
 def check_changes(config: Config, changes: Mapping[str, Any]) -> None:
-    """Refuse settings that no run can change on its way. From plain to steady and back, softmax(F) stays what it is."""
-    fixed = sorted(FIXED & changes.keys())
-    if "softmax" in fixed and "scaled" not in (getattr(config, "softmax", None), changes["softmax"]):
-        fixed.remove("softmax")
+    """Refuse settings that no run can change on its way."""
+    fixed = sorted(_FIXED & changes.keys() | other_meaning(config, changes).keys())
     if fixed:
         raise InputError(
             f"{fixed[0]} cannot change in a run that goes on (it is {brief(getattr(config, fixed[0], None))}): begin a "
             "new run"
         )
+    for name in _SWITCHES:
+        if name in changes and None in (pair := (getattr(config, name, None), changes[name])) and pair != (None, None):
+            raise InputError(
+                f"{name} cannot change from {pair[0]} to {pair[1]} in a run that goes on, only from number to number: "
+                "begin a new run"
+            )
 
 
 def _is_entry(entry: Any) -> bool:
