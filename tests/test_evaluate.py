@@ -270,13 +270,13 @@ def test_the_divergence_of_two_policies_is_that_of_their_probabilities():
     actions = [np.full((4_000, 1), number, np.uint8) for number in range(4)]
     log_policy = lambda: np.stack([learner.newest.log_prob(observation, a) for a in actions], 1)  # noqa: E731
     before, snapshot = log_policy(), learner.newest.snapshot()
-    assert learner.newest.divergence_from(snapshot, observation, 0) == pytest.approx(0, abs=1e-7)
+    assert learner.newest.divergence_from(snapshot, learner.key, observation, 0) == pytest.approx(0, abs=1e-7)
     rewards = np.ones(4_000, np.float32)
     for _ in range(3):
         learner.update(Transition(observation, actions[1], rewards, 0 * rewards, observation))
     exact = np.mean(np.sum(np.exp(before) * (before - log_policy()), axis=1))
     assert exact > 1e-3
-    assert learner.newest.divergence_from(snapshot, observation, 0) == pytest.approx(exact, rel=0.1)
+    assert learner.newest.divergence_from(snapshot, learner.key, observation, 0) == pytest.approx(exact, rel=0.1)
 
 
 @pytest.mark.parametrize("algorithm", ["iq", "mdqn"])
