@@ -17,12 +17,13 @@ from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
 BENCHMARKS = HERE.parent.parent / "benchmarks"
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444")
 STYLE = {"font.size": 9, "axes.titlesize": 10, "axes.grid": True, "grid.alpha": 0.25, "legend.frameon": False}
 STYLE |= {"axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.7}
 
 Curves = dict[tuple[str, str], np.ndarray]  # (line, task) -> [seeds, points]
 
+CALM = "iq-auto softmax=steady calibration=0.05"  # for long runs
 ONE_NETWORK = "miq-auto"  # the adaptive agent with one network, of which there are longer runs and an ablation
 WITHOUT = {
     "target_update=0.005 batch_norm=False": "target networks instead of\nbatch normalisation",
@@ -89,7 +90,7 @@ def curves_of(
     drawn = {}  # not every line is on every task
     for axes in figure.axes:
         drawn |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
-    figure.legend(drawn.values(), drawn.keys(), loc="outside upper center", ncols=len(lines))
+    figure.legend(drawn.values(), drawn.keys(), loc="outside upper center", ncols=min(len(lines), 5))
     return figure
 
 
@@ -103,7 +104,7 @@ def longer() -> Figure:
     """Longer runs: three Gym tasks, and the door of Adroit."""
     panels = [("gym-300k", task) for task in ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")]
     panels.append(("claims", "implicitq/AdroitHandDoor-v1"))
-    lines = ("iq", "miq", "sac", "iq learning_rate=0.0003", "sac learning_rate=0.0003", "iq-auto")
+    lines = ("iq", "miq", "sac", "iq learning_rate=0.0003", "sac learning_rate=0.0003", "iq-auto", CALM)
     return curves_of(panels, lines, (11, 2.9))
 
 
