@@ -144,15 +144,18 @@ def loss(
     """
     weights = weights_of(online.log_temperature, config)
     temperature = weights.temperature
-    trained = [_train(online.members, number, batch, temperature) for number in range(len(online.members))]
+    following = batch.next_observation if target is None else batch.next_observation[:0]  # else a copy answers there
+    trained = [_train(online.members, number, batch, following, temperature) for number in range(len(online.members))]
     own, here, there, members = (list(each) for each in zip(*trained, strict=True))
     common, value = pool([answer.allowing(batch.mask) for answer in here], temperature)
 
+    before = common
     if target is None:
-        before, after = common, [answer.allowing(batch.next_mask) for answer in there]
+        after = [answer.allowing(batch.next_mask) for answer in there]
     else:
-        before = restricted(target.act(batch.observation, temperature), batch.mask)
         after = target.answers(batch.next_observation, temperature, batch.next_mask)
+        if config.has_kl:
+            before = restricted(target.act(batch.observation, temperature), batch.mask)
     pessimism = 1.0 if online.pessimism is None else jax.lax.stop_gradient(online.pessimism)
     _, next_value = pool(after, temperature, pessimism)
     if online.bounds is not None:
@@ -175,15 +178,19 @@ def loss(
 
 
 def _train(
-    members: Sequence[Member], number: int, batch: Transition[jax.Array], temperature: jax.Array | float
+    members: Sequence[Member],
+    number: int,
+    batch: Transition[jax.Array],
+    following: jax.Array,
+    temperature: jax.Array | float,
 ) -> tuple[tuple[Answer, Transition[jax.Array]], Answer, Answer, Member]:
-    """A member's answer on its own transitions, with these; then, without gradients, its answers on all s and s'.
+    """A member's answer on its own transitions, with these; then, without gradients, on all s and on `following`, the s'.
 
     s and s' of all members are normalised as one batch.
     """
     size = batch.reward.shape[0] // len(members)
     rolled = jnp.roll(batch.observation, -number * size, axis=0)  # its own come first
-    beside = jnp.concatenate([rolled[size:], batch.next_observation])
+    beside = jnp.concatenate([rolled[size:], following])
     answer, others, member = members[number].train(rolled[:size], beside, temperature)
     rest = rolled.shape[0] - size
 
