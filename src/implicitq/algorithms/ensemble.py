@@ -184,7 +184,7 @@ def _train(
     following: jax.Array,
     temperature: jax.Array | float,
 ) -> tuple[tuple[Answer, Transition[jax.Array]], Answer, Answer, Member]:
-    """A member's answer on its own transitions, with these; then, without gradients, on all s and on `following`, the s'.
+    """A member's answer on its own transitions, with these; then, without gradients, on all s and on `following` (s').
 
     s and s' of all members are normalised as one batch.
     """
