@@ -112,6 +112,18 @@ def test_a_damaged_segment_leaves_no_rows_behind(small, tmp_path, monkeypatch):
     agent.close()
 
 
+def test_segments_are_small_whatever_a_row_weighs(small, tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_SEGMENT_BYTES", 400)
+    with implicitq.make("miq", "toys:Toy-v0", **small) as agent:
+        row = agent.trainer.replay.nbytes // agent.config.replay_size
+        whole = agent.learn(out=tmp_path / "run").trainer.replay
+        for path in (tmp_path / "run/replay").glob("*.safetensors"):
+            arrays, _ = files.read_arrays(path)
+            assert 1 <= len(next(iter(arrays.values()))) <= 400 // row
+    with implicitq.resume(tmp_path / "run", trust_env=True) as again:
+        np.testing.assert_array_equal(again.trainer.replay.sample(64).observation, whole.sample(64).observation)
+
+
 def test_a_checkpoint_writes_what_is_new_and_not_the_whole_replay_again(small, tmp_path, monkeypatch):
     written: list[tuple[str, int]] = []
     original = Directory.write

@@ -26,7 +26,8 @@ from implicitq.train import Trainer, under
 from implicitq.types import Array, InputError
 
 _KEEP = 2  # the newest, and one to fall back to
-_SEGMENT_ROWS = 1 << 16
+_SEGMENT_ROWS = 1 << 16  # at most, and fewer of images:
+_SEGMENT_BYTES = 1 << 26  # a segment is in memory as a whole, beside the replay
 
 
 class ReplayDamaged(InputError):
@@ -196,7 +197,8 @@ class Checkpoints:
         while segments and _is_planned(trainer.step, plan) and not _is_planned(_step_of(segments[-1]), plan):
             segments.pop()  # of a stop: its rows go to the segment that they would be in without it
         first = np.maximum(segments[-1]["until"] if segments else 0, oldest)
-        chunk = max(1, _SEGMENT_ROWS // len(written))
+        row = max(1, replay.nbytes // trainer.config.replay_size)
+        chunk = max(1, min(_SEGMENT_ROWS, _SEGMENT_BYTES // row) // len(written))
         while np.any(first < written):
             until = np.minimum(first + chunk, written)
             name = f"{stem(trainer.step)}-{len(segments):04d}.safetensors"
