@@ -387,7 +387,7 @@ def test_a_branch_that_was_noted_but_not_begun_is_forgotten(run):
         ({"hidden": (16,)}, r"hidden cannot change in a run that goes on \(it is \(8,\)\): begin a new run"),
         ({"softmax": "scaled"}, r"softmax cannot change in a run that goes on \(it is 'plain'\): begin a new run"),
         ({"eval_episodes": 9}, "eval_episodes cannot change"),
-        ({"learning_rate_decay": 100}, "learning_rate_decay cannot change from None to 100 in a run that goes on"),
+        ({"learning_rate_decay": 100}, "the saved state has nothing for .* begin a new run with learning_rate_decay"),
         ({"learning_rate": -1.0}, "learning_rate must be a positive number, got -1.0"),
         ({"lr": 1.0}, "miq has no hyperparameter 'lr'; did you mean 'learning_rate'?"),
         ({"alpha": 0.0}, "can be used: the saved state has 'algorithm.target.policy.* begin a new run with alpha"),

@@ -30,9 +30,6 @@ _FIXED = frozenset(
 Not all that shape networks have to be here: arrays that do not fit are refused as well, in words that say less.
 """
 
-_SWITCHES = ("learning_rate_decay", "temperature_learning_rate", "actor_average", "calibration")
-"""Settings that cannot change from or to None: checkpoints hold something for them only if they are given."""
-
 _POLICY = "initial policy"  # not a setting: the weights that a run begins with
 
 
@@ -98,12 +95,6 @@ def check_changes(config: Config, changes: Mapping[str, Any]) -> None:
             f"{fixed[0]} cannot change in a run that goes on (it is {brief(getattr(config, fixed[0], None))}): begin a "
             "new run"
         )
-    for name in _SWITCHES:
-        if name in changes and None in (pair := (getattr(config, name, None), changes[name])) and pair != (None, None):
-            raise InputError(
-                f"{name} cannot change from {pair[0]} to {pair[1]} in a run that goes on, only from number to number: "
-                "begin a new run"
-            )
 
 
 def _is_entry(entry: Any) -> bool:
