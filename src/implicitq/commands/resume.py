@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from implicitq.commands.display import console
 from implicitq.commands.parsing import (
@@ -53,8 +53,9 @@ def run(arguments: list[str]) -> int:
     changes, rest = split_hyperparameters(arguments, {field.name for field in dataclasses.fields(Options)})
     options = parse(Options, "resume", rest, hyperparameters())
     configs = _configs(options.directory)
-    # Of several seeds, some may have these settings already, if an earlier start was cut short.
-    changed = {name: value for config in configs for name, value in parse_changes(config, changes).items()}
+    changed: dict[str, Any] = {}
+    for config in configs if changes else ():  # some may have these settings already, if an earlier start was cut short
+        changed |= parse_changes(config, changes)
     find_modules_here(options.env)
     use_cache(options.cache)
 
@@ -85,11 +86,13 @@ def run(arguments: list[str]) -> int:
 
 def _nothing_ahead(options: Options, step: int) -> InputError:
     if options.steps is None:
-        told = f"{options.directory} is finished at step {step:,}; to train on, give --steps with more than that"
-    else:
-        told = f"--steps is the new total and must be more than the {step:,} that {options.directory} has"
-        told = f"{told}, got {options.steps:,}"
-    return InputError(told)
+        return InputError(
+            f"{options.directory} is finished at step {step:,}; to train on, give --steps with more than that"
+        )
+    return InputError(
+        f"--steps is the new total and must be more than the {step:,} that {options.directory} has, got "
+        f"{options.steps:,}"
+    )
 
 
 def _configs(folder: Path) -> list[Config]:
