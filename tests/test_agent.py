@@ -589,18 +589,11 @@ def test_a_failure_of_one_seed_is_not_told_twice(small):
         broken = True
 
         def reset(self, **options):
-            if self.broken and self.evaluates:
+            if self.broken:
                 raise RuntimeError("no")
             return super().reset(**options)
 
-    made = []
-
-    def evaluated():
-        made.append(Fails())
-        made[-1].evaluates = True
-        return made[-1]
-
-    with implicitq.make("iq", toys.Toy, seeds=[0, 1], eval_env=evaluated, **small) as group:
+    with implicitq.make("iq", toys.Toy, seeds=[0, 1], eval_env=Fails, **small) as group:
         with pytest.raises(InputError, match=r"seed 0: .*no"):
             group.learn(20)
         Fails.broken = False

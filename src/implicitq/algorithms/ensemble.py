@@ -113,7 +113,7 @@ class Ensemble(NamedTuple):
     def begun(self) -> Ensemble:
         """As `Networks.begun`: kappa 1, and nothing seen that bounds values."""
         pessimism = None if self.pessimism is None else jnp.ones(())
-        bounds = None if self.bounds is None else jnp.array([1, -1]) * jnp.finfo(jnp.float32).max
+        bounds = None if self.bounds is None else _nothing_seen()
         return self._replace(pessimism=pessimism, bounds=bounds)
 
     def rescaled(self, factor: jax.Array) -> Ensemble:
@@ -222,8 +222,13 @@ def networks(config: IQConfig, spec: Spec, key: jax.Array) -> Ensemble:
     keys = jax.random.split(key, config.members)
     members = tuple(Member(config, spec, each) for each in keys)
     pessimism = None if config.calibration is None else jnp.ones(())
-    bounds = jnp.ones(2) if config.bound_values else None
-    return Ensemble(members, first_log_temperature(config), pessimism, bounds).begun()
+    bounds = _nothing_seen() if config.bound_values else None
+    return Ensemble(members, first_log_temperature(config), pessimism, bounds)
+
+
+def _nothing_seen() -> jax.Array:
+    """Bounds of values before any episode has ended: reversed, so that they bound nothing."""
+    return jnp.array([1, -1]) * jnp.finfo(jnp.float32).max
 
 
 def calibrate(state: ImplicitState, seen: Seen, rate: float) -> ImplicitState:
