@@ -287,7 +287,11 @@ class Trainer:
         learnt = self.step > self.config.min_replay
         if learnt and spread > 0:  # not so for nan, where no episode has ended
             self.learner.calibrate(
-                Seen(overestimation / spread, *hindsight.range_of_returns(ended, self.config.discount))
+                Seen(
+                    overestimation / spread,
+                    *hindsight.range_of_returns(ended, self.config.discount),
+                    self.learner.updates,
+                )
             )
 
     def _check_finite(self, observations: Array, rewards: Array | None) -> None:

@@ -213,6 +213,14 @@ def test_pessimism_follows_overestimation(overestimation, expected):
     assert float(state.online.pessimism) == pytest.approx(4.0 if overestimation > 0 else 0.0)
 
 
+def test_the_step_of_pessimism_falls_with_updates():
+    algorithm = iq.build(config(calibration=0.2, calibration_decay=100), BOX)
+    assert algorithm.calibrate is not None
+    for updates, expected in ((0, 1.2), (300, 1.1), (9_900, 1.02)):
+        state = algorithm.calibrate(algorithm.init(KEY), Seen(7.0, -1.0, 1.0, updates))
+        assert float(state.online.pessimism) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_values_in_targets_stay_within_what_was_seen(batch_norm):
     """Bounded to zero, the next value is nothing: the loss is that of a batch whose transitions all terminate."""

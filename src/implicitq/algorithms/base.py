@@ -38,6 +38,7 @@ class Seen(NamedTuple):
     overestimation: float  # mean of V(s) less the return that followed, in standard deviations of these returns
     lowest: float  # discounted return of rewards, less one standard deviation
     highest: float  # discounted return of rewards, plus one standard deviation
+    updates: int = 0  # of the networks so far
 
 
 Calibrate = Callable[[Any, Seen], Any]

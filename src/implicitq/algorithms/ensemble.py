@@ -18,6 +18,7 @@ dimensions.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -231,12 +232,15 @@ def _nothing_seen() -> jax.Array:
     return jnp.array([1, -1]) * jnp.finfo(jnp.float32).max
 
 
-def calibrate(state: ImplicitState, seen: Seen, rate: float) -> ImplicitState:
+def calibrate(state: ImplicitState, seen: Seen, rate: float, decay: int | None = None) -> ImplicitState:
     """Add rate clip(overestimation, -1, 1) to kappa: it rises if V was above the returns that followed.
 
-    Bounds are widened by lower and higher returns, and never shrink.
+    With `decay`, the rate falls as 1 / sqrt(1 + updates / decay). Bounds are widened by lower and higher returns, and
+    never shrink.
     """
     online: Any = state.online
+    if decay is not None:
+        rate /= math.sqrt(1 + seen.updates / decay)
     step = rate * float(np.clip(seen.overestimation, -1, 1))
     online = online._replace(pessimism=jnp.clip(online.pessimism + step, 0.0, _MOST_PESSIMISM))
     if online.bounds is not None:
@@ -247,6 +251,6 @@ def calibrate(state: ImplicitState, seen: Seen, rate: float) -> ImplicitState:
 
 
 def build(config: IQConfig, spec: Spec) -> ImplicitAlgorithm:
-    rate = config.calibration
-    learns = None if rate is None else functools.partial(calibrate, rate=rate)
+    rate, decay = config.calibration, config.calibration_decay
+    learns = None if rate is None else functools.partial(calibrate, rate=rate, decay=decay)
     return ImplicitAlgorithm(config, spec, loss, targets, networks, config.members, learns)

@@ -302,6 +302,8 @@ class IQConfig(ImplicitConfig):
     calibration: float | None = None
     """Step size, every 1,000 steps, of pessimism: the weight of the members' disagreement in targets.
     It rises when values are above the returns that follow, and falls when they are below. None: it stays 1."""
+    calibration_decay: int | None = None
+    """After k updates, the step size of pessimism is divided by sqrt(1 + k / this). None: it is constant."""
     bound_values: bool = False
     """Clip next-state values in targets to the returns seen in finished episodes, give or take a standard deviation.
     Needs calibration and log_policy centred."""
@@ -318,6 +320,8 @@ class IQConfig(ImplicitConfig):
         if self.calibration is not None:
             require(self, "calibration", 0 < self.calibration <= 10, "a number above 0 and up to 10, or None")
             require(self, "calibration", self.members > 1, "None with one member, which has nobody to disagree with")
+        decay = self.calibration_decay
+        require(self, "calibration_decay", decay is None or 1 <= decay < 2**31, "a whole number from 1, or None")
         if self.bound_values:
             require(
                 self, "calibration", self.calibration is not None, "a number with bound_values, for finished episodes"
