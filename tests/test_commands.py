@@ -41,6 +41,7 @@ def refused(capfd):
         assert run(*arguments) == 2
         captured = capfd.readouterr()
         assert "Traceback" not in captured.out + captured.err
+        assert not captured.out
         assert captured.err.startswith("error: ")
         assert captured.err.count("\n") == 1, captured.err
         return captured.err

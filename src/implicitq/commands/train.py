@@ -17,7 +17,7 @@ from implicitq.commands.display import console, table
 from implicitq.commands.parsing import C, Cache, Device, Hyperparameters, Track, default, parse_with_config
 from implicitq.compilation import use_cache
 from implicitq.configs import Config, describe_preset
-from implicitq.events import AnyListener
+from implicitq.events import AnyListener, Event
 from implicitq.runs.layout import CURVE, checkpoint_steps, fresh_folder, read_evaluations, run_folders
 from implicitq.runs.logs import first_implausible
 from implicitq.types import Evaluation, InputError
@@ -81,9 +81,22 @@ def run(arguments: list[str], listeners: Iterable[AnyListener] = ()) -> int:
             raise
     out = options.out or fresh_folder(config, len(seeds or (0,)))
     told = f"seed {config.seed}" if seeds is None else f"seeds {' '.join(map(str, seeds))}"
-    console.print(f"{config.algorithm} on {config.env}, {told}, {config.steps:,} steps", style="bold")
-    console.print(f"{describe_preset(config)}\nrun folder: {out}")
-    return learn(agent, out, options.track, listeners)
+    heading = f"{config.algorithm} on {config.env}, {told}, {config.steps:,} steps"
+    details = f"{describe_preset(config)}\nrun folder: {out}"
+    return learn(agent, out, options.track, [_heading(heading, details), *listeners])
+
+
+def _heading(heading: str, details: str) -> AnyListener:
+    """Prints both when the training begins: above a folder or a tracker that is refused, they would be untrue."""
+    waiting = [(heading, details)]
+
+    def print_once(event: Event) -> None:
+        while waiting:
+            told = waiting.pop()
+            console.print(told[0], style="bold")
+            console.print(told[1])
+
+    return print_once
 
 
 def learn(
