@@ -346,19 +346,40 @@ def test_one_environment_is_never_in_use_twice(small):
     with implicitq.make("miq", env, eval_env=env, **small) as agent:
         agent.learn(80)  # evaluations on the way
         assert env.resets == agent.trainer.episodes + 1
-    with pytest.raises(InputError, match="returned the same environment twice; it must make a new one in every call"):
-        implicitq.make("miq", lambda: env, num_envs=2, **small)
-    with (
-        implicitq.make("miq", lambda another=toys.Toy(): another, **small) as agent,  # noqa: B008
-        pytest.raises(InputError, match="returned the same environment twice"),
-    ):
+    in_use = "returned an environment that is in use already, perhaps in another wrapper; it must make a new one"
+    with pytest.raises(InputError, match=in_use):
+        implicitq.make("miq", lambda: env, **small)
+    for wrapped in (lambda another: another, gym.wrappers.NormalizeReward):
+        with (
+            implicitq.make("miq", lambda wrapped=wrapped, another=toys.Toy(): wrapped(another), **small) as agent,  # noqa: B008
+            pytest.raises(InputError, match=in_use),
+        ):
+            agent.learn(80)
+        assert agent.step == 0, "before any work is lost"
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["an object", "a function"])
+def test_an_eval_env_inside_the_wrapper_of_training_is_copied(small, made):
+    env = toys.Toy()
+    source = gym.wrappers.NormalizeReward(env)
+    with implicitq.make("miq", (lambda: source) if made else source, eval_env=env, **small) as agent:
         agent.learn(80)
-    assert agent.step == 0, "before any work is lost"
+        assert env.resets == agent.trainer.episodes + 1
+    with pytest.raises(InputError, match="in use already"):
+        implicitq.make("miq", env, eval_env=lambda: env, **small)
 
 
 def test_an_eval_env_with_other_spaces_is_refused_at_once(small):
     with pytest.raises(InputError, match=r"training has actions in Box\(.*, eval_env has Discrete\(3"):
         implicitq.make("miq", toys.Toy, eval_env=toys.DiscreteToy, **small)
+
+
+def test_evaluations_on_other_spaces_are_refused_every_time(small):
+    first = [toys.Toy]
+    with implicitq.make("miq", lambda: (first.pop() if first else toys.DiscreteToy)(), **small) as agent:
+        for _ in range(2):
+            with pytest.raises(InputError, match="the environment for evaluations has Discrete"):
+                agent.learn(40)
 
 
 def test_learning_does_not_go_on_after_a_step_that_failed_halfway(small):

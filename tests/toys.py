@@ -172,6 +172,18 @@ class Fails(Toy):
         self.fail_if("close")
 
 
+class Slow(Toy):
+    """Takes its time for every step, and does not end by itself."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(end_chance=0.0, limit=1_000)
+        self.seconds = seconds
+
+    def step(self, action: Any):
+        time.sleep(self.seconds)
+        return super().step(action)
+
+
 class Clock(Fails):
     """Every observation tells its episode, by the seed, and the time in it; the reward is the time before the step."""
 

@@ -17,7 +17,7 @@ from implicitq import configs, trackers
 from implicitq.configs import MOST_STEPS, Config
 from implicitq.driver import Interrupted, drive
 from implicitq.envs import masks, spaces
-from implicitq.envs.making import EnvironmentMaker, EnvironmentSource, is_object
+from implicitq.envs.making import EnvironmentFailed, EnvironmentMaker, EnvironmentSource, is_object
 from implicitq.envs.statistics import Shared, Statistics
 from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.evaluate import Evaluator
@@ -546,7 +546,7 @@ def resume(
         try:
             run.restore(agent._trainer, salvage, None if in_step is None else in_step.steps)
         except InputError as error:
-            if changes:  # which may be what does not fit
+            if changes and not isinstance(error, EnvironmentFailed):  # changes may be what does not fit
                 raise InputError(
                     f"{error}; without a checkpoint that fits, begin a new run with {', '.join(changes)}"
                 ) from None
@@ -573,7 +573,7 @@ def _agent(
     maker = maker.of_copies() if copies else maker
     eval_maker = maker
     if eval_env is not None and not maker.makes(eval_env):  # or one object would be in use twice
-        eval_maker = EnvironmentMaker(eval_env, not copies, config.action_bound)
+        eval_maker = EnvironmentMaker(eval_env, not (copies or maker.shares_with(eval_env)), config.action_bound)
     trainer = Trainer(config, maker, eval_maker, device)
     envs = trainer.envs
     return Agent(

@@ -306,6 +306,7 @@ class Learner:
     def join(self, stack: Stack, seat: int, first: Learner) -> None:
         """Keep the state in a stack from now on, and use the compiled functions of `first`, which are the same."""
         self._stack, self._seat = stack, seat
+        self._own = []  # what is in the stack now
         self.newest.compiled = self.shipped.compiled = first.newest.compiled
 
     def begin_with(self, arrays: Mapping[str, Array]) -> None:

@@ -165,9 +165,14 @@ class Trainer:
     def _made_evaluator(self) -> Evaluator:
         if self._evaluator is None:
             made = Evaluator(self._eval_maker, self.config.eval_episodes, self.config.seed)
-            self._evaluator = made  # which is closed with everything else
             own = self.envs.observation_space, self.envs.action_space
-            spaces.refuse_others("training has", own, (made.observation_space, made.action_space), "eval_env")
+            theirs = "the environment for evaluations" if self.eval_env is None else "eval_env"
+            try:
+                spaces.refuse_others("training has", own, (made.observation_space, made.action_space), theirs)
+            except InputError:
+                made.close()
+                raise
+            self._evaluator = made  # which is closed with everything else
         return self._evaluator
 
     def begin_with(self, arrays: dict[str, Array], shared: Shared) -> None:

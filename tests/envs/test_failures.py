@@ -242,6 +242,18 @@ def test_what_happened_to_a_worker_is_said_and_closing_adds_nothing(how, sentenc
     assert not multiprocessing.active_children()
 
 
+def test_repeating_an_episode_may_take_as_long_as_its_steps_did():
+    slow = functools.partial(toys.Slow, 0.25)
+    made = environments(slow, "async", timeout=1.0)
+    made.start()
+    for _ in range(8):
+        observations = made.step(NOTHING).observations
+    again = environments(slow, "async", timeout=1.0)
+    np.testing.assert_array_equal(again.restore(made.arrays()), observations)
+    for each in (made, again):
+        each.close()
+
+
 def test_a_constructor_that_hangs_is_named():
     with pytest.raises(InputError, match="environment 0 did not answer within 5 seconds in making"):
         environments(functools.partial(toys.Fails, "hang", "init"), "async", timeout=5.0)

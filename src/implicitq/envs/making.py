@@ -82,15 +82,27 @@ class EnvironmentMaker:
             made = self._source()
             if not isinstance(made, gym.Env):
                 raise InputError(f"the env function must return a gymnasium.Env, got {type(made).__name__}")
-            return _first_time(made)
-        if self._give_original:
+            if _in_use(made, made_or_given=True):
+                raise InputError(
+                    "the env function returned an environment that is in use already, perhaps in another wrapper; it "
+                    "must make a new one in every call"
+                )
+            _note_use(made, made=True)
+            return made
+        if self._give_original and not _in_use(self._source):
             self._give_original = False
+            _note_use(self._source)
             return self._source
         return _duplicate(self._source)
 
     def makes(self, source: EnvironmentSource) -> bool:
         """Whether `source` is what it makes environments from."""
         return self._source is source or (isinstance(source, str) and self._source == source)
+
+    def shares_with(self, source: EnvironmentSource) -> bool:
+        """Whether both are objects around the same environment, with other wrappers."""
+        own = self._source
+        return isinstance(own, gym.Env) and isinstance(source, gym.Env) and own.unwrapped is source.unwrapped
 
     def of_copies(self) -> EnvironmentMaker:
         """A maker of the same environments that never gives out the original object."""
@@ -135,16 +147,20 @@ def screenless() -> bool:
     return sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-_made_by_functions: dict[int, weakref.ref[gym.Env]] = {}  # by the id of the object
+_used: dict[int, tuple[weakref.ref[gym.Env], bool]] = {}  # innermost environments by id; whether functions made them
 
 
-def _first_time(made: gym.Env) -> gym.Env:
-    """Refuse an environment that a function has made before: two at once would play each other's episodes."""
-    known = _made_by_functions.get(id(made))
-    if known is not None and known() is made:
-        raise InputError("the env function returned the same environment twice; it must make a new one in every call")
-    _made_by_functions[id(made)] = weakref.ref(made)
-    return made
+def _in_use(env: gym.Env, made_or_given: bool = False) -> bool:
+    """Whether a function has made the environment inside the wrappers before; or it was given as an object.
+
+    Two that are one inside would play each other's episodes.
+    """
+    known, made = _used.get(id(env.unwrapped), (None, False))
+    return known is not None and known() is env.unwrapped and (made or made_or_given)
+
+
+def _note_use(env: gym.Env, made: bool = False) -> None:
+    _used[id(env.unwrapped)] = weakref.ref(env.unwrapped), made
 
 
 def _told(error: Exception) -> str:

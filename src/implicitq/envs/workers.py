@@ -121,7 +121,8 @@ class OwnProcess:
         self.observation_space, self.action_space = self.answer()
 
     def ask(self, call: str, *arguments: Any) -> None:
-        self._expect(call)
+        steps = len(arguments[1]) if call == "reset" else 0  # to repeat, each of which may take as long as any call
+        self._expect("repeating the steps of its episode" if steps else call, 1 + steps)
         with suppress(OSError):  # of a dead process; `answer` finds out
             self._pipe.send((call, arguments))
 
@@ -129,7 +130,7 @@ class OwnProcess:
         try:
             if self._deadline is not None and not self._pipe.poll(max(0.0, self._deadline - time.monotonic())):
                 raise EnvironmentFailed(
-                    f"{self._name} did not answer within {self._timeout:g} seconds in {self._call} (env_timeout)"
+                    f"{self._name} did not answer within {self._allowed:g} seconds in {self._call} (env_timeout)"
                 )
             kind, content, self._statistics = self._pipe.recv()
         except (EOFError, OSError):
@@ -150,9 +151,11 @@ class OwnProcess:
         self._process.join()
         self._process.close()
 
-    def _expect(self, call: str) -> None:
-        self._call, self._waiting = call, True
-        self._deadline = None if self._timeout is None else time.monotonic() + self._timeout
+    def _expect(self, call: str, calls: int = 1) -> None:
+        self._call, self._waiting, self._deadline = call, True, None
+        if self._timeout is not None:
+            self._allowed = self._timeout * calls
+            self._deadline = time.monotonic() + self._allowed
 
     def _ask_to_close(self) -> None:
         try:
