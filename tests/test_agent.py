@@ -201,7 +201,7 @@ def test_a_number_of_steps_that_cannot_be_is_refused_before_a_folder_is_made(sma
             agent.learn(steps, out=tmp_path / "run")
         assert not (tmp_path / "run").exists()
         agent.learn(0, out=tmp_path / "run")
-        assert agent.learn(np.int64(10)).step == 10
+        assert agent.learn(np.int64(30)).step == 30
         assert len(agent.evaluate(np.int64(2), seed=np.uint8(3)).returns) == 2
 
 
@@ -372,6 +372,44 @@ def test_an_eval_env_inside_the_wrapper_of_training_is_copied(small, made):
 def test_an_eval_env_with_other_spaces_is_refused_at_once(small):
     with pytest.raises(InputError, match=r"training has actions in Box\(.*, eval_env has Discrete\(3"):
         implicitq.make("miq", toys.Toy, eval_env=toys.DiscreteToy, **small)
+
+
+def test_a_callback_with_two_arguments_gets_the_agent_first(small):
+    heard = []
+    with implicitq.make("miq", toys.Toy, **small) as agent:
+        agent.learn(40, callback=lambda who, event: heard.append((who, event)))
+    assert {who for who, _ in heard} == {agent}
+    assert isinstance(heard[-1][1], Stopped)
+
+
+def test_a_callback_without_its_settings_is_refused(small):
+    with (
+        implicitq.make("miq", toys.Toy, **small) as agent,
+        pytest.raises(InputError, match="the listener stop_at failed at step 0: it returned a function; call it with"),
+    ):
+        agent.learn(40, callback=implicitq.callbacks.stop_at)
+
+
+def test_a_closed_agent_does_not_learn_on(small):
+    with implicitq.make("miq", toys.Toy, **small) as agent:
+        agent.learn(40)
+    with pytest.raises(InputError, match="the agent was closed, and its environments with it; make a new one"):
+        agent.learn(40)
+
+
+def test_a_run_folder_is_free_once_nobody_has_its_agent(small, tmp_path):
+    agent = implicitq.make("miq", "toys:Toy-v0", **small).learn(40, out=tmp_path / "run")
+    with pytest.raises(InputError, match=r"this process already has .* open"):
+        implicitq.resume(tmp_path / "run", "toys:Toy-v0")
+    del agent
+    with implicitq.resume(tmp_path / "run", "toys:Toy-v0") as agent:
+        assert agent.step == 40
+
+
+def test_a_run_cannot_begin_to_learn_its_temperature_on_the_way(small, tmp_path):
+    implicitq.make("miq", "toys:Toy-v0", **small).learn(40, out=tmp_path / "run").close()
+    with pytest.raises(InputError, match=r"temperature cannot change in a run that goes on \(it is 0.1\)"):
+        implicitq.resume(tmp_path / "run", "toys:Toy-v0", temperature="auto")
 
 
 def test_evaluations_on_other_spaces_are_refused_every_time(small):

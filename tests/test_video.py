@@ -45,7 +45,7 @@ gym.register("Undrawn-v0", Undrawn)
 
 def test_a_film_shows_every_frame_of_the_episodes_at_their_pace(tmp_path: Path, small):
     agent = implicitq.make("iq", "Drawn-v0", **small)
-    mean = video.record(agent, tmp_path / "film.gif", episodes=2)
+    mean = video.record(agent, str(tmp_path / "film.gif"), episodes=2)
     with Image.open(tmp_path / "film.gif") as film:
         assert (film.n_frames, film.size, film.info["duration"]) == (12, (24, 16), 40)
     assert np.isfinite(mean)

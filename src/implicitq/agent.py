@@ -21,7 +21,7 @@ from implicitq.envs.making import EnvironmentFailed, EnvironmentMaker, Environme
 from implicitq.envs.statistics import Shared, Statistics
 from implicitq.envs.vector import EVALUATION, episode_seed
 from implicitq.evaluate import Evaluator
-from implicitq.events import AnyListener, as_listeners
+from implicitq.events import AnyListener, as_listeners, with_agent
 from implicitq.learner import Actor
 from implicitq.machine import find_device
 from implicitq.runs import hub, policy_file
@@ -136,17 +136,29 @@ class Agent:
         some before keeps them; an empty list ends that.
 
         A `callback`, or every one of a list, is a function that receives every event and stops the run by returning
-        False; see `implicitq.callbacks` for some. `listeners` take the same. Both may be objects with `on_event`.
+        False; see `implicitq.callbacks` for some. One that takes two arguments gets the agent first. `listeners` take
+        functions of the event alone. Both may be objects with `on_event`.
         """
         if self.together:
             raise InputError("this agent learns in step with other seeds; call learn of the Seeds that it belongs to")
         trainer, until = self.trainer, self.until(steps)
-        theirs = [*as_listeners("callback", callback), *as_listeners("listeners", listeners)]
+        theirs = [*with_agent(as_listeners("callback", callback), self), *as_listeners("listeners", listeners)]
         ours = self.begin(out, track, until)
         shown = display() if progress and until > trainer.step else []
         with self.closed_on_failure():
             drive(trainer, until, [*ours, *theirs, *shown], self)
+        self.warn_if_untrained()
         return self
+
+    def warn_if_untrained(self) -> None:
+        """Say that no update was made, where none is to come by the plan."""
+        ended = self.step >= self.config.steps if self.planned else self.step > 0
+        if ended and self.trainer.learner.updates == 0:
+            warnings.warn(
+                f"no update was made: the first one comes after {self.config.min_replay:,} steps (min_replay), and the "
+                "policy is untrained until then",
+                stacklevel=3,
+            )
 
     @property
     def trainer(self) -> Trainer:

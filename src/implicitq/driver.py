@@ -45,6 +45,8 @@ class Audience:
             hear: Any = getattr(listener, "on_event", listener)
             try:
                 answer = hear(event)
+                if callable(answer):  # the answer to come is lost, as that of callbacks.stop_at without its settings
+                    raise InputError("it returned a function; call it with its settings first, as stop_at(return_=300)")
                 self.stop |= isinstance(answer, bool | np.bool_) and not answer
             except Exception as error:
                 self._listeners.remove(listener)

@@ -7,6 +7,8 @@ events of all of them; `event.seed` says which one it is.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -101,6 +103,21 @@ def as_listeners(name: str, given: Any) -> list[AnyListener]:
                 f"{name} must be a function of the event, an object with on_event, or a list of such, got {brief(each)}"
             )
     return found
+
+
+def with_agent(callbacks: Iterable[Any], agent: Any) -> list[AnyListener]:
+    """The callbacks, where those that take two arguments get the agent first, and then the event."""
+    return [functools.partial(each, agent) if _takes_two(each) else each for each in callbacks]
+
+
+def _takes_two(callback: Any) -> bool:
+    try:
+        inspect.signature(callback).bind(None)
+    except TypeError:
+        return callable(callback)
+    except ValueError:  # it does not tell
+        pass
+    return False
 
 
 def _can_hear(listener: Any) -> bool:

@@ -19,7 +19,7 @@ from implicitq.runs.files import write_atomically
 from implicitq.types import InputError
 
 
-def export_onnx(agent: Agent, path: Path) -> None:
+def export_onnx(agent: Agent, path: str | Path) -> None:
     """Write a model with one input, `observation` (float32 [batch, features], flattened), and one output, `action`.
 
     Of an image the features are its bytes, from 0 to 255. Normalisation of observations and the bounds of the action
@@ -31,7 +31,7 @@ def export_onnx(agent: Agent, path: Path) -> None:
         raise InputError(
             "export needs a package that is missing; install it with: pip install 'implicitq[export]'"
         ) from None
-    space = agent.action_space
+    path, space = Path(path), agent.action_space
     act, size = agent.policy_function()
     is_image = image_of(agent.observation_space) is not None
 

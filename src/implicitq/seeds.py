@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +13,7 @@ from implicitq.agent import Agent, InStep
 from implicitq.configs import Config
 from implicitq.driver import Audience, drive_together
 from implicitq.envs.making import EnvironmentSource
-from implicitq.events import AnyListener, Event, as_listeners
+from implicitq.events import AnyListener, Event, as_listeners, with_agent
 from implicitq.machine import TOGETHER
 from implicitq.runs.layout import POLICY, checkpoint_steps, read_versions, seed_name, seeds_in
 from implicitq.stacking import Together
@@ -91,7 +89,7 @@ class Seeds:
 
         With `out`, the first call makes a run folder for every seed below it: out/seed-0, out/seed-1, ... A `callback`
         or several, and `listeners`, are those of `Agent.learn`: each hears the events of all seeds, and `event.seed`
-        says which seed it is. A callback that takes two arguments gets the agent and its event. What stops one seed,
+        says which seed it is; one that takes two arguments gets the agent of that seed first. What stops one seed,
         such as False from any of them, or an environment that fails, stops all; the others have a checkpoint at the end
         of that step.
         """
@@ -106,9 +104,9 @@ class Seeds:
             for agent in self.agents:
                 failed.enter_context(agent.closed_on_failure())
                 ours = agent.begin(None if out is None else Path(out) / seed_name(agent.config.seed), track, until)
-                own = [functools.partial(each, agent) if _takes_agent(each) else each for each in called]
-                audiences.append(Audience([*ours, *own, *shared, *shown], agent))
+                audiences.append(Audience([*ours, *with_agent(called, agent), *shared, *shown], agent))
             drive_together(self._together, until, audiences)
+        self.agents[0].warn_if_untrained()
         return self
 
     def _claim(self, out: Path) -> None:
@@ -170,17 +168,6 @@ def resume(directory: str | Path, env: EnvironmentSource | None = None, **option
                 group.extend(max(agent.config.steps for agent in made))  # one of them may have gone on alone
                 return group
         steps = {step for step in steps if step <= least}  # one of them had a damaged checkpoint
-
-
-def _takes_agent(callback: Any) -> bool:
-    """Whether it is a function of the agent and its event, and not of the event alone."""
-    try:
-        inspect.signature(callback).bind(None)
-    except TypeError:
-        return callable(callback)
-    except ValueError:  # it does not tell
-        pass
-    return False
 
 
 def extend_or_close(agent: Agent | Seeds, steps: int) -> bool:

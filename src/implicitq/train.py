@@ -92,6 +92,7 @@ class Trainer:
         self.eval_env = self._eval_maker.name if apart else None  # where it is evaluated, if not where it is trained
         self._evaluator: Evaluator | None = None
         self._within_step = False
+        self._closed = False
         self._observations: Array | None = None  # [E, O]; None before the first step
         self._returns = np.zeros(config.num_envs)  # of the current episodes
         self._lengths = np.zeros(config.num_envs, np.int64)
@@ -120,6 +121,11 @@ class Trainer:
 
         It gives out events, and what it asks the learner for, to which it is to be sent the answers.
         """
+        if self._closed:
+            raise InputError(
+                "the agent was closed, and its environments with it; make a new one, or go on from a run folder with "
+                "implicitq.resume"
+            )
         if self._within_step:
             raise InputError(
                 "the training has failed within a step, so the episodes of its environments are torn; begin with a new "
@@ -380,6 +386,7 @@ class Trainer:
         self.replay.begin(everywhere, self._observations, self.envs.masks)
 
     def close(self) -> None:
+        self._closed = True
         self.envs.close()
         if self._evaluator is not None:
             self._evaluator.close()

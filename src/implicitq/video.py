@@ -23,8 +23,11 @@ from implicitq.runs.files import write_atomically
 from implicitq.types import Array, InputError
 
 
-def record(agent: Agent, path: Path, *, episodes: int = 1, seed: int | None = None, most_frames: int = 2_000) -> float:
+def record(
+    agent: Agent, path: str | Path, *, episodes: int = 1, seed: int | None = None, most_frames: int = 2_000
+) -> float:
     """Play episodes and write them as .gif or .mp4; gives the mean return of those shown."""
+    path = Path(path)
     if path.suffix not in (".gif", ".mp4"):
         raise InputError(f"the video file must end in .gif or .mp4, got {path.name}")
     if episodes < 1:

@@ -233,9 +233,23 @@ def test_actions_outside_a_discrete_space_are_refused(space, action):
         spaces.from_environment(space, action, 1)
 
 
-def test_the_wrong_number_of_actions_is_refused():
-    with pytest.raises(InputError, match=r"expected 2 action\(s\) of Box.*, got shape \(3,\)"):
-        spaces.from_environment(BOX, np.zeros(3), 2)
+@pytest.mark.parametrize("shape", [(3,), (6,), (3, 2)], ids=["too few", "all in a row", "transposed"])
+def test_the_wrong_shape_of_actions_is_refused(shape):
+    with pytest.raises(InputError, match=r"expected 2 action\(s\) of Box.*, got shape \("):
+        spaces.from_environment(BOX, np.zeros(shape), 2)
+
+
+@pytest.mark.parametrize(
+    ("space", "action", "sentence"),
+    [
+        (gs.MultiDiscrete([2, 2]), [0.5, 1], "whole numbers, got"),
+        (gs.Box(-1, 1, (2,)), [0.0, np.nan], "finite numbers, got"),
+        (gs.Discrete(3), "1", "finite numbers, got '1'"),
+    ],
+)
+def test_actions_that_are_no_such_numbers_are_refused(space, action, sentence):
+    with pytest.raises(InputError, match=sentence):
+        spaces.from_environment(space, action, 1)
 
 
 @pytest.mark.parametrize(

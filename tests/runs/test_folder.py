@@ -85,7 +85,8 @@ def test_metrics_have_one_header_and_a_row_per_interval(finished):
 
 def test_metrics_before_the_first_update_are_nan_under_the_same_header(small, tmp_path):
     agent = implicitq.make("miq", "toys:Toy-v0", **{**small, "min_replay": 50, "steps": 40})
-    agent.learn(out=tmp_path / "run")
+    with pytest.warns(UserWarning, match=r"no update was made: the first one comes after 50 steps \(min_replay\)"):
+        agent.learn(out=tmp_path / "run")
     agent.close()
     rows = rows_of(tmp_path / "run" / "metrics.csv")
     assert {row["loss"] for row in rows} == {"nan"}

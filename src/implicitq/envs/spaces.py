@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from implicitq.types import Array, Image, InputError, Spec
+from implicitq.validation import brief
 
 _MOST_ACTIONS = 10_000  # dimensions
 
@@ -60,7 +61,8 @@ def check_observation_space(space: spaces.Space) -> None:
             if len(space.shape) >= 3 or (space.dtype == np.uint8 and len(space.shape) == 2):
                 raise InputError(
                     f"observations of shape {space.shape} and type {space.dtype} look like images; accepted as such "
-                    "are whole observations of type uint8 with three dimensions: rows, columns and channels"
+                    "are whole observations of type uint8 with three dimensions: rows, columns and channels; in "
+                    "gymnasium.wrappers.FlattenObservation they are plain numbers"
                 )
         case spaces.Dict():
             for part in space.values():
@@ -211,9 +213,14 @@ def refuse_others(
 
 def from_environment(space: spaces.Space, actions: Any, batch: int) -> Array:
     """Inverse of `to_environment` for `batch` actions: [B, D]."""
-    given = np.asarray(actions)
-    if given.size != batch * int(np.prod(space.shape or ())):
+    given, shape = np.asarray(actions), tuple(space.shape or ())
+    shapes = [(batch, *shape), *([shape] if batch == 1 else []), *([] if shape else [(batch, 1)])]
+    if given.shape not in shapes:
         raise InputError(f"expected {batch} action(s) of {space}, got shape {given.shape}")
+    if given.dtype.kind not in "biuf" or not np.isfinite(given).all():
+        raise InputError(f"expected actions of {space}, which are finite numbers, got {brief(given.tolist())}")
+    if not isinstance(space, spaces.Box) and (given != np.floor(given)).any():
+        raise InputError(f"expected actions of {space}, which are whole numbers, got {brief(given.tolist())}")
     rows = given.reshape(batch, -1)
     match space:
         case spaces.Box():

@@ -90,6 +90,9 @@ def other_meaning(config: Config, settings: Mapping[str, Any]) -> dict[str, tupl
 def check_changes(config: Config, changes: Mapping[str, Any]) -> None:
     """Refuse settings that no run can change on its way."""
     fixed = sorted(_FIXED & changes.keys() | other_meaning(config, changes).keys())
+    temperature = getattr(config, "temperature", None), changes.get("temperature", getattr(config, "temperature", None))
+    if temperature[0] != temperature[1] and "auto" in temperature:
+        fixed.append("temperature")
     if fixed:
         raise InputError(
             f"{fixed[0]} cannot change in a run that goes on (it is {brief(getattr(config, fixed[0], None))}): begin a "

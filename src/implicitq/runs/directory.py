@@ -7,9 +7,11 @@ was removed or replaced nothing more is written. The folder itself may be reache
 
 from __future__ import annotations
 
+import gc
 import os
 import stat
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,11 +38,14 @@ class Directory:
         self.closed = False
         self._subfolders = subfolders
         self._handles: dict[str, int] = {}  # by subfolder; "" is the folder itself
-        self._lock_name, self._lock = lock, None
+        self._lock_name = lock
+        self._locks: list[int] = []  # the one that is held, if it is
+        self._release = weakref.finalize(self, _release, self._handles, self._locks)  # also if nobody closes it
+        self._release.atexit = False
         if _HANDLES:
             self._handles[""] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            self._lock = self._take_lock()
+            self._take_lock()
             self._enter_subfolders()
         except BaseException:
             self.close()
@@ -126,11 +131,8 @@ class Directory:
                     self._require_regular(f"{subfolder}/{name}")
 
     def close(self) -> None:
-        if self._lock is not None:
-            _held.discard(_inode(self._lock))
-        for handle in (*self._handles.values(), *([] if self._lock is None else [self._lock])):
-            os.close(handle)
-        self._handles, self._lock, self.closed = {}, None, True
+        self._release()
+        self.closed = True
 
     def _put(self, name: str, how: int, content: bytes) -> None:
         flags = os.O_WRONLY | how | _NO_LINK | _BINARY
@@ -139,16 +141,19 @@ class Directory:
             file.flush()
             os.fsync(file.fileno())
 
-    def _take_lock(self) -> int | None:
+    def _take_lock(self) -> None:
         """Two processes must not write one run; the lock goes with the process, however it ends."""
         if sys.platform == "win32":
-            return None
+            return
         self._require_regular(self._lock_name)
         with self._about(self._lock_name, "made"):
             flags = os.O_RDWR | os.O_CREAT | _NO_LINK
             handle = os.open(self._at(self._lock_name), flags, 0o666, dir_fd=self._handle(self._lock_name))
-        if not lock(handle, wait=False):
-            mine = _inode(handle) in _held
+        taken, mine = lock(handle, wait=False), _inode(handle) in _held
+        if not taken and mine:
+            gc.collect()  # an agent that nobody has any more may still hold it
+            taken = lock(handle, wait=False)
+        if not taken:
             os.close(handle)
             if mine:
                 raise InputError(
@@ -157,16 +162,16 @@ class Directory:
                 )
             raise InputError(f"another process is training in {self.path}")
         _held.add(_inode(handle))
-        return handle
+        self._locks.append(handle)
 
     def _check_still_there(self) -> None:
         """The path must still lead to the lock that this process holds: others may have taken the folder's place."""
         if self.closed:
             raise InputError(f"{self.path} was closed; nothing more is written")
-        if self._lock is None:
+        if not self._locks:
             return
         try:
-            found, held = os.stat(self.path / self._lock_name), os.fstat(self._lock)
+            found, held = os.stat(self.path / self._lock_name), os.fstat(self._locks[0])
         except OSError:
             found = held = None
         if found is None or held is None or (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
@@ -216,6 +221,14 @@ class Directory:
             yield
         except OSError as error:
             raise InputError(f"{self.path / name} cannot be {what}: {error.strerror or error}") from error
+
+
+def _release(handles: dict[str, int], locks: list[int]) -> None:
+    _held.difference_update(map(_inode, locks))
+    for handle in (*handles.values(), *locks):
+        os.close(handle)
+    handles.clear()
+    locks.clear()
 
 
 def _inode(handle: int) -> tuple[int, int]:
