@@ -30,6 +30,8 @@ from implicitq.export import export_onnx
 from implicitq.seeds import Seeds
 from toys import SMALL
 
+pytestmark = pytest.mark.filterwarnings("ignore:no update was made")  # in small form, as NO_UPDATES tells
+
 MOST_STEPS = 60  # of any call of learn in a page or an example: an evaluation and a checkpoint
 NO_UPDATES = 900  # min_replay that no page reaches
 WITH_UPDATES = ("train.py",)  # all others end before the first update: compiling it would be most of the time

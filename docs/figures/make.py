@@ -17,13 +17,17 @@ from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
 BENCHMARKS = HERE.parent.parent / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS / "peers"))
+
+from costs import costs  # noqa: E402
+
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#444444")
 STYLE = {"font.size": 9, "axes.titlesize": 10, "axes.grid": True, "grid.alpha": 0.25, "legend.frameon": False}
 STYLE |= {"axes.spines.top": False, "axes.spines.right": False, "lines.linewidth": 1.7}
 
 Curves = dict[tuple[str, str], np.ndarray]  # (line, task) -> [seeds, points]
 
-CALM = "iq-auto softmax=steady calibration=0.05"  # for long runs
+CALM = "iq-auto softmax=steady calibration=0.05 calibration_decay=None"  # for long runs
 ONE_NETWORK = "miq-auto"  # the adaptive agent with one network, of which there are longer runs and an ablation
 WITHOUT = {
     "target_update=0.005 batch_norm=False": "target networks instead of\nbatch normalisation",
@@ -70,22 +74,25 @@ def read(study: str, column: str, file: str = "evaluations.csv") -> Curves:
 def curves_of(
     panels: Sequence[tuple[str, str]], lines: tuple[str, ...], size: tuple[float, float], time: bool = False
 ) -> Figure:
-    """A panel for each study and task: means over seeds, with a band of one standard error, against steps or time."""
+    """A panel for each study and task: means over seeds, with a band of one standard error, against steps or time.
+
+    Time is in what a step of `iq-auto` takes.
+    """
     figure = Figure(figsize=size, layout="constrained")
     for axes, (study, task) in zip(figure.subplots(1, len(panels)), panels, strict=True):
         curves = read(study, "mean_return")
-        places = read(study, "cpu_seconds" if time else "step")
+        places = read(study, "step")
         for line, colour in zip(lines, COLOURS, strict=False):
             if (line, task) not in curves:
                 continue
             values = curves[line, task]
-            where = places[line, task].mean(axis=0) / (60 if time else 1000)
+            where = places[line, task].mean(axis=0) / 1000 * (costs()[line.split()[0]] if time else 1)
             mean = values.mean(axis=0)
             error = values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
             axes.plot(where, mean, color=colour, label=line)
             axes.fill_between(where, mean - error, mean + error, color=colour, alpha=0.18, linewidth=0)
         title = task.removeprefix("implicitq/")
-        axes.set(title=title, xlabel="minutes of processor time" if time else "thousand steps")
+        axes.set(title=title, xlabel="thousand steps of iq-auto's" if time else "thousand steps")
     figure.axes[0].set_ylabel("return")
     drawn = {}  # not every line is on every task
     for axes in figure.axes:
