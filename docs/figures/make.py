@@ -92,7 +92,7 @@ def curves_of(
             axes.plot(where, mean, color=colour, label=line)
             axes.fill_between(where, mean - error, mean + error, color=colour, alpha=0.18, linewidth=0)
         title = task.removeprefix("implicitq/")
-        axes.set(title=title, xlabel="thousand steps of iq-auto's" if time else "thousand steps")
+        axes.set(title=title, xlabel="cost, thousand iq-auto steps" if time else "thousand steps")
     figure.axes[0].set_ylabel("return")
     drawn = {}  # not every line is on every task
     for axes in figure.axes:

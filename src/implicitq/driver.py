@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import signal
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,7 +46,7 @@ class Audience:
             hear: Any = getattr(listener, "on_event", listener)
             try:
                 answer = hear(event)
-                if callable(answer):  # the answer to come is lost, as that of callbacks.stop_at without its settings
+                if inspect.isfunction(answer):  # as callbacks.stop_at gives, and does nothing more
                     raise InputError("it returned a function; call it with its settings first, as stop_at(return_=300)")
                 self.stop |= isinstance(answer, bool | np.bool_) and not answer
             except Exception as error:

@@ -124,6 +124,7 @@ def test_segments_are_small_whatever_a_row_weighs(small, tmp_path, monkeypatch):
         np.testing.assert_array_equal(again.trainer.replay.sample(64).observation, whole.sample(64).observation)
 
 
+@pytest.mark.filterwarnings("ignore:no update was made")
 def test_a_checkpoint_writes_what_is_new_and_not_the_whole_replay_again(small, tmp_path, monkeypatch):
     written: list[tuple[str, int]] = []
     original = Directory.write
