@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
 
@@ -82,16 +82,16 @@ class EnvironmentMaker:
             made = self._source()
             if not isinstance(made, gym.Env):
                 raise InputError(f"the env function must return a gymnasium.Env, got {type(made).__name__}")
-            if _in_use(made, made_or_given=True):
+            if _origin(made) is not None:
                 raise InputError(
                     "the env function returned an environment that is in use already, perhaps in another wrapper; it "
                     "must make a new one in every call"
                 )
-            _note_use(made, made=True)
+            _note_use(made, "function")
             return made
-        if self._give_original and not _in_use(self._source):
+        if self._give_original and _origin(self._source) != "function":
             self._give_original = False
-            _note_use(self._source)
+            _note_use(self._source, "object")
             return self._source
         return _duplicate(self._source)
 
@@ -147,20 +147,21 @@ def screenless() -> bool:
     return sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-_used: dict[int, tuple[weakref.ref[gym.Env], bool]] = {}  # innermost environments by id; whether functions made them
+_Origin = Literal["function", "object"]  # what an environment came from
+_used: dict[int, tuple[weakref.ref[gym.Env], _Origin]] = {}  # environments in use, without wrappers, by their id
 
 
-def _in_use(env: gym.Env, made_or_given: bool = False) -> bool:
-    """Whether a function has made the environment inside the wrappers before; or it was given as an object.
+def _origin(env: gym.Env) -> _Origin | None:
+    """Where the environment inside the wrappers came from before; None if it is a new one.
 
     Two that are one inside would play each other's episodes.
     """
-    known, made = _used.get(id(env.unwrapped), (None, False))
-    return known is not None and known() is env.unwrapped and (made or made_or_given)
+    known, origin = _used.get(id(env.unwrapped), (None, None))
+    return origin if known is not None and known() is env.unwrapped else None
 
 
-def _note_use(env: gym.Env, made: bool = False) -> None:
-    _used[id(env.unwrapped)] = weakref.ref(env.unwrapped), made
+def _note_use(env: gym.Env, origin: _Origin) -> None:
+    _used[id(env.unwrapped)] = weakref.ref(env.unwrapped), origin
 
 
 def _told(error: Exception) -> str:
