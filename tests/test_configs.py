@@ -237,3 +237,14 @@ def test_a_preset_file_is_described_by_what_is_not_the_default(tmp_path):
 def test_a_preset_all_of_whose_values_were_given_otherwise_says_so():
     config = configs.resolve("iq", "Walker2d-v5", learning_rate=1e-3)
     assert configs.describe_preset(config) == "preset: Walker2d-v5: nothing, other values were given for all of it"
+
+
+def test_steady_logits_of_a_preset_step_back_for_a_policy_that_has_none():
+    assert configs.resolve("iq-auto", "Task-v0").softmax == "steady"
+    assert configs.resolve("iq-auto", "Task-v0", policy="gaussian").softmax == "plain"
+    assert configs.resolve("iq-auto", "Task-v0", policy="multicategorical").softmax == "steady"
+    assert configs.resolve("iq-auto", "Task-v0", policy="gaussian", softmax="scaled").softmax == "scaled"
+    with pytest.raises(InputError, match="softmax must be 'plain' or 'scaled' with policy 'gaussian', got 'steady'"):
+        configs.resolve("iq-auto", "Task-v0", policy="gaussian", softmax="steady")
+    with pytest.raises(InputError, match="policy must be"):
+        configs.resolve("iq-auto", "Task-v0", policy=["gaussian"])

@@ -267,7 +267,7 @@ def test_segments_of_another_shape_or_count_are_refused():
 HALF = 0.5
 
 
-def filled(*, rows, num_envs, ends, steps, n_step, later_steps=True):
+def filled(*, rows, num_envs, ends, steps, n_step, later_steps=True, visited=False):
     """Environment e observes (e, time, episode) at every time and acts with its time; reward 1 + time.
 
     `ends` maps (time, environment) to "terminated" or "truncated".
@@ -282,6 +282,7 @@ def filled(*, rows, num_envs, ends, steps, n_step, later_steps=True):
         discount=HALF,
         n_step=n_step,
         later_steps=later_steps,
+        visited=visited,
     )
     episode = np.zeros(num_envs)
 
@@ -336,3 +337,46 @@ def test_without_a_path_the_batch_is_the_same_and_has_no_steps():
     for first, second in zip(plain, paths._replace(later_steps=None), strict=True):
         np.testing.assert_array_equal(first, second)
     assert filled(rows=50, num_envs=1, ends={}, steps=20, n_step=1).sample(8).later_steps is None
+
+
+def test_visited_states_are_those_of_the_latest_steps_evenly_spaced():
+    batch = filled(rows=5_000, num_envs=1, ends={}, steps=3_000, n_step=1, visited=True).sample(8)
+    np.testing.assert_array_equal(batch.visited.observation[:, 1], 2_999 - 16 * np.arange(64))
+    plain = filled(rows=5_000, num_envs=1, ends={}, steps=3_000, n_step=1).sample(8)
+    assert plain.visited is None
+    for first, second in zip(plain, batch._replace(visited=None), strict=True):  # nothing is drawn for them
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3, 64, 100])
+@pytest.mark.parametrize("steps", [1, 2, 3, 20, 300])
+def test_visited_states_are_lately_seen_ones_of_all_rings_in_which_an_action_was_taken(num_envs, steps):
+    ends = {(time, e): "terminated" for time in range(0, steps, 3) for e in range(0, num_envs, 2)}
+    replay = filled(rows=40 * num_envs, num_envs=num_envs, ends=ends, steps=steps, n_step=1, visited=True)
+    env, time, episode = replay.sample(8).visited.observation.astype(int).T
+    assert len(env) == {1: 64, 3: 63, 64: 64, 100: 50}[num_envs]  # every second ring of the hundred
+    assert set(env) == set(range(0, num_envs, 2 if num_envs == 100 else 1))
+    assert (time < steps).all()  # the newest observation has no action yet
+    assert (time >= steps - 40).all()
+    assert (episode == [sum(e == env and end < t for end, env in ends) for e, t in zip(env, time, strict=True)]).all()
+
+
+def test_visited_states_come_with_their_masks():
+    replay = Replay(
+        rows=50,
+        num_envs=1,
+        observation_size=1,
+        action_dimensions=1,
+        action_dtype=np.dtype(np.uint8),
+        generator=np.random.default_rng(0),
+        discount=HALF,
+        mask_shape=(1, 3),
+        visited=True,
+    )
+    masks = np.eye(3, dtype=bool)[:, None, None]  # [time, E, D, N]
+    replay.begin(np.ones(1, bool), np.zeros((1, 1)), masks[0])
+    for time in range(1, 9):
+        no = np.zeros(1, bool)
+        replay.add(np.zeros((1, 1)), np.zeros(1), no, no, np.full((1, 1), time), masks[time % 3])
+    visited = replay.sample(4).visited
+    np.testing.assert_array_equal(visited.mask[:, 0], np.eye(3, dtype=bool)[visited.observation[:, 0].astype(int) % 3])

@@ -25,7 +25,7 @@ from implicitq.configs import Config
 from implicitq.machine import Device
 from implicitq.normalization import Normalizer
 from implicitq.packing import Packing
-from implicitq.types import Array, InputError, PyTree, Spec, Transition
+from implicitq.types import Array, InputError, PyTree, Spec, Transition, Visited
 from implicitq.validation import brief
 
 KL = "kl"  # the metric that `watch` brings
@@ -495,7 +495,8 @@ def _example_batch(algorithm: Algorithm, spec: Spec, state: PyTree) -> Transitio
     observation = np.zeros((algorithm.batch_parts, spec.observation_size), np.float32)
     action, _ = jax.eval_shape(algorithm.sample, algorithm.actor(state), observation, jax.random.key(0))
     scalar = np.zeros(algorithm.batch_parts, np.float32)
-    return Transition(observation, np.zeros(action.shape, action.dtype), scalar, scalar, observation)
+    visited = Visited(observation) if algorithm.needs_visited else None
+    return Transition(observation, np.zeros(action.shape, action.dtype), scalar, scalar, observation, visited=visited)
 
 
 def _compare(

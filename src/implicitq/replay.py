@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from implicitq.types import Array, InputError, LaterSteps, Transition
+from implicitq.types import Array, InputError, LaterSteps, Transition, Visited
 
 _FLOAT = np.dtype(np.float32)
 
@@ -26,6 +26,9 @@ _LAST = 3  # last observation of an episode: no action
 
 _SCATTER = 2654435761  # 2^32 over the golden ratio: multiples of it look random in their upper bits
 _PATIENCE = 100  # draws after which a part of a batch takes rows of another
+
+_LATELY = 1_024  # steps that count as the latest ones, over all environments
+_VISITED = 64  # how many of their states a batch shows
 
 
 class Episode(NamedTuple):
@@ -54,8 +57,10 @@ class Replay:
         mask_shape: tuple[int, int] | None = None,
         observation_dtype: np.dtype = _FLOAT,
         parts: int = 1,
+        visited: bool = False,
     ) -> None:
-        """Samples are n-step returns; `later_steps`: with the observations and actions of steps 1 to n - 1.
+        """Samples are n-step returns; `later_steps`: with the observations and actions of steps 1 to n - 1; `visited`:
+        with states of the latest steps.
 
         Batches have `parts` equal parts, one after the other, and every row belongs to one part for good.
         """
@@ -70,7 +75,7 @@ class Replay:
         self._base = np.arange(num_envs) * self._capacity
         self._written = np.zeros(num_envs, np.int64)  # rows completed since the start, per ring
         self._generator = generator
-        self._n_step, self._later_steps, self._parts = n_step, later_steps, parts
+        self._n_step, self._later_steps, self._parts, self._visits = n_step, later_steps, parts, visited
         self._powers = np.multiply.accumulate(np.full(n_step, discount, np.float32))  # of the discount, from the first
 
     @staticmethod
@@ -145,7 +150,26 @@ class Replay:
             later_steps=None if weights is None or not self._later_steps else self._steps(start, weights),
             mask=self._read_masks(start),
             next_mask=self._read_masks(last),
+            visited=self._visited() if self._visits else None,
         )
+
+    def _visited(self) -> Visited[Array]:
+        """States of the latest steps of all rings, or of as many rings as there is room for.
+
+        Which they are follows from what was written: nothing is drawn, and the spacing is the same for all.
+        """
+        rings = np.arange(0, len(self._base), math.ceil(len(self._base) / _VISITED))
+        of_each = _VISITED // len(rings)
+        held = np.minimum(self._written[rings], self._capacity - 1)
+        age = 1 + _LATELY // _VISITED * np.arange(of_each)[:, None]  # in rows: [of_each, rings]
+        age = np.clip(age, 1, np.maximum(held - 1, 1))
+
+        def rows(age: Array) -> Array:
+            return self._base[rings] + (self._written[rings] - age) % self._capacity
+
+        lasts = self._flags[rows(age)] == _LAST  # no action is taken there, and their masks mean nothing
+        chosen = rows(age + lasts).ravel()
+        return Visited(self._observations[chosen], self._read_masks(chosen))
 
     def _returns(self, start: Array) -> tuple[Array, Array, Array]:
         """n-step returns of rewards [B], the weights of steps 1 to n - 1 in them [n - 1, B], and how many count [B].

@@ -77,6 +77,7 @@ class Trainer:
             discount=config.discount,
             n_step=config.n_step,
             later_steps=algorithm.needs_later_steps,
+            visited=algorithm.needs_visited,
             parts=algorithm.batch_parts,
             mask_shape=self.spec.mask_shape,
             observation_dtype=self.spec.observation_dtype,

@@ -32,6 +32,13 @@ class LaterSteps(NamedTuple, Generic[A]):
     mask: A | None = None  # [B, n - 1, D, N], as in `Transition`
 
 
+class Visited(NamedTuple, Generic[A]):
+    """States of the latest steps, evenly spaced; they have no actions here, and no part in returns."""
+
+    observation: A  # [K, O]
+    mask: A | None = None  # [K, D, N], as in `Transition`
+
+
 class Transition(NamedTuple, Generic[A]):
     """A batch of what the replay hands to an update, on the host or inside a compiled function.
 
@@ -41,6 +48,7 @@ class Transition(NamedTuple, Generic[A]):
     `later_weight` is the sum of gamma^i over steps 1 to n - 1 of the return, and `later_steps` has their observations
     and actions, for algorithms that need whole paths.
     `mask` and `next_mask` say which actions the two states allow, where the environment gives action masks.
+    `visited` are states that the policy came to lately, for algorithms that look at what it does there.
     """
 
     observation: A  # [B, O]
@@ -52,14 +60,16 @@ class Transition(NamedTuple, Generic[A]):
     later_steps: LaterSteps[A] | None = None  # only where the algorithm asks for them
     mask: A | None = None  # [B, D, N]; None: all actions are allowed
     next_mask: A | None = None  # [B, D, N]; of a state that ends the episode it means nothing
+    visited: Visited[A] | None = None  # only where the algorithm asks for them
 
     def map_observations(self, function: Callable[[A], A]) -> Transition[A]:
         """The same batch with `function` applied to all its observations."""
-        steps = self.later_steps
+        steps, visited = self.later_steps, self.visited
         return self._replace(
             observation=function(self.observation),
             next_observation=function(self.next_observation),
             later_steps=None if steps is None else steps._replace(observation=function(steps.observation)),
+            visited=None if visited is None else visited._replace(observation=function(visited.observation)),
         )
 
 

@@ -15,7 +15,7 @@ from implicitq import algorithms
 from implicitq.algorithms.implicit import Networks, Targets, temperature_loss, weights_of
 from implicitq.algorithms.iq import build, loss
 from implicitq.configs import IQConfig, resolve
-from implicitq.types import InputError, Spec, Transition
+from implicitq.types import InputError, Spec, Transition, Visited
 
 KEY = jax.random.key(0)  # of entropies without a closed form; these have one
 SPEC = Spec(observation_size=3, action_dimensions=2, categories=None)
@@ -92,6 +92,36 @@ def test_the_temperature_rises_exactly_where_the_entropy_is_below_its_target():
     after, metrics = build(wanted, SPEC).update(state, batch(), jax.random.key(1))
     assert after.online.log_temperature > state.online.log_temperature
     np.testing.assert_allclose(metrics["temperature"], 0.1, rtol=1e-6)  # where it started
+
+
+@pytest.mark.parametrize("form", [{}, {"members": 2}, {"members": 2, "batch_norm": True}])
+def test_the_entropy_is_held_where_the_policy_is_now(form):
+    """One member or two: states in which the policy is more random than wanted lower T, whatever the batch has."""
+    observations = np.random.default_rng(1).normal(size=(64, 3)).astype(np.float32)
+    algorithm = build(auto(entropy_states="visited", **form), SPEC)
+    state = algorithm.init(jax.random.key(0))
+    online = state.online
+    sharp = online._replace(log_temperature=jnp.log(jnp.float32(0.01)))  # scaled: sharper ten times
+    entropies = np.mean(algorithm._distribution(sharp, observations, None).entropy(KEY), axis=-1)
+    wanted = float(np.median(entropies))
+    algorithm = build(auto(entropy_states="visited", entropy_target=wanted, initial_temperature=0.01, **form), SPEC)
+    moved = {}
+    for name, where in (("random", entropies > wanted), ("sure", entropies < wanted)):
+        seen = batch()._replace(visited=Visited(observations[where]))
+        after, metrics = algorithm.update(algorithm.init(jax.random.key(0)), seen, jax.random.key(1))
+        moved[name] = float(after.online.log_temperature - np.log(0.01))
+        np.testing.assert_allclose(metrics["visited_entropy"], entropies[where].mean(), rtol=1e-5)
+    np.testing.assert_allclose([moved["random"], moved["sure"]], [-3e-4, 3e-4], rtol=1e-2)  # Adam's first step
+
+
+def test_in_masked_states_the_wanted_entropy_is_that_of_the_visited_ones():
+    spec = Spec(observation_size=3, action_dimensions=1, categories=(4,))
+    algorithm = build(auto(entropy_states="visited"), spec)
+    state = algorithm.init(jax.random.key(0))
+    single = np.tile(np.array([True, False, False, False]), (5, 1, 1))  # no choice: no entropy, and none is wanted
+    example = batch()._replace(action=np.zeros((6, 1), np.uint8), mask=np.ones((6, 1, 4), bool))
+    after, _ = algorithm.update(state, example._replace(visited=Visited(np.zeros((5, 3), np.float32), single)), KEY)
+    np.testing.assert_allclose(after.online.log_temperature, state.online.log_temperature, atol=1e-7)
 
 
 def test_the_temperature_stops_at_its_bound_and_leaves_it_again():

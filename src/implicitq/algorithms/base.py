@@ -62,6 +62,11 @@ class Algorithm(Protocol):
         ...
 
     @property
+    def needs_visited(self) -> bool:
+        """Whether `update` needs states of the latest steps beside the batch."""
+        ...
+
+    @property
     def batch_parts(self) -> int:
         """Equal parts of a batch, each drawn from transitions of its own; 1 for a plain batch."""
         ...

@@ -83,6 +83,7 @@ class DQN:
     batch_parts: int = 1
     calibrate: None = None
     needs_later_steps: bool = False
+    needs_visited: bool = False
 
     @property
     def _actions(self) -> int:

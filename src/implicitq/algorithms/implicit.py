@@ -230,6 +230,10 @@ class ImplicitAlgorithm:
     def needs_later_steps(self) -> bool:
         return needs_later_steps(self.config)
 
+    @property
+    def needs_visited(self) -> bool:
+        return self.config.temperature == "auto" and self.config.entropy_states == "visited"
+
     def fresh_actor(self, key: jax.Array) -> Networks:
         online = self.networks(self.config, self.spec, key)
         wanted, most = self.config.entropy_target, online.policy.most_entropy
@@ -316,14 +320,23 @@ class ImplicitAlgorithm:
     def _objective(
         self, parameters: Networks, state: ImplicitState, batch: Transition[jax.Array], key: jax.Array
     ) -> tuple[jax.Array, tuple[Metrics, Networks]]:
-        """The loss plus that of the temperature; the two share no parameters."""
+        """The loss plus that of the temperature; the two share no parameters.
+
+        A policy that gets better becomes sure of itself where it is now, and stays random in states of the replay that
+        it has left. So T holds the entropy where the policy is, if the batch shows states of the latest steps.
+        """
         online: Networks = eqx.combine(parameters, state.online)
         error, metrics, noted = self.loss(online, state.target, batch, self.config, key)
         metrics = {"loss": error, **metrics}
         if online.log_temperature is None:
             return error, (metrics, noted)
-        goal = mean_entropy_goal(online.policy, self.config, batch.mask)
-        apart = temperature_loss(online.log_temperature, metrics["entropy_per_dimension"], goal)
+        entropy, mask = metrics["entropy_per_dimension"], batch.mask
+        if batch.visited is not None:
+            seen, mask = batch.visited
+            entropy = jnp.mean(self._distribution(online, seen, mask).entropy(jax.random.fold_in(key, 1)))
+            metrics["visited_entropy"] = entropy
+        goal = mean_entropy_goal(online.policy, self.config, mask)
+        apart = temperature_loss(online.log_temperature, entropy, goal)
         return error + apart, (metrics | {"temperature": jnp.exp(online.log_temperature)}, noted)
 
     def _bounded(self, online: Networks, td_error: jax.Array) -> Networks:

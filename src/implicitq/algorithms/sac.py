@@ -93,6 +93,7 @@ class SAC:
     batch_parts: int = 1
     calibrate: None = None
     needs_later_steps: bool = False
+    needs_visited: bool = False
 
     def fresh_actor(self, key: jax.Array) -> Networks:
         policy_key, critic_key = jax.random.split(key)

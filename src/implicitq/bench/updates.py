@@ -19,6 +19,7 @@ import numpy as np
 import optax
 
 from implicitq import algorithms, configs
+from implicitq.algorithms import Algorithm
 from implicitq.bench.clock import by_turns
 from implicitq.configs import Config
 from implicitq.learner import Learner
@@ -77,7 +78,7 @@ def learner_with_batch(config: Config, spec: Spec) -> tuple[Learner, Transition[
     """A learner at its start, and a batch of random transitions."""
     algorithm = algorithms.build(config, spec)
     learner = Learner(algorithm, spec, config)
-    replay = random_replay(config, spec, learner.action_dtype, _ROWS, _ROWS // 2, algorithm.needs_later_steps)
+    replay = random_replay(config, spec, learner.action_dtype, _ROWS, _ROWS // 2, algorithm)
     return learner, replay.sample(config.batch_size)
 
 
@@ -92,9 +93,9 @@ def updating(learner: Learner, batch: Transition[np.ndarray]) -> Callable[[], No
 
 
 def random_replay(
-    config: Config, spec: Spec, action_dtype: np.dtype, size: int, written: int, later_steps: bool = False
+    config: Config, spec: Spec, action_dtype: np.dtype, size: int, written: int, algorithm: Algorithm | None = None
 ) -> Replay:
-    """A replay with `written` rows of noise, in which no episode ends."""
+    """A replay with `written` rows of noise, in which no episode ends, and with all that the algorithm asks for."""
     generator = np.random.default_rng(0)
     replay = Replay(
         rows=size,
@@ -105,7 +106,8 @@ def random_replay(
         generator=generator,
         discount=config.discount,
         n_step=config.n_step,
-        later_steps=later_steps,
+        later_steps=algorithm is not None and algorithm.needs_later_steps,
+        visited=algorithm is not None and algorithm.needs_visited,
     )
     add = adding(replay, spec, action_dtype)
     for _ in range(written):

@@ -242,7 +242,8 @@ def parse_with_config(options: Any, command: str, verb: str, env: str, arguments
     algorithm, rest = split_algorithm(arguments)
     find_modules_here(_peek(rest, "--env"))
     preset = _peek(rest, "--preset") or "paper"
-    config = configs.draft(algorithm, _peek(rest, "--env") or env, preset, given_names(rest))
+    given = {name: _peek(rest, _flag(name)) for name in given_names(rest)}
+    config = configs.draft(algorithm, _peek(rest, "--env") or env, preset, given)
     if is_path(preset):  # its values are in the config now, and so is that they are of a file
         pairs = zip(rest, ["", *rest[:-1]], strict=True)
         known = [config.preset if before == "--preset" else word for word, before in pairs]

@@ -203,6 +203,9 @@ class ImplicitConfig(Config):
     entropy_target: float | None = None
     """Target entropy in nats per action dimension, for temperature auto and log_policy centred.
     None: 0.3 ln(number of choices), plus ln(bin width) with log_policy density; -1 for policy gaussian or flow."""
+    entropy_states: Literal["replay", "visited"] = "replay"
+    """For temperature auto: where it holds the entropy. replay: on average over the states of a batch;
+    visited: over states of the last 1,024 steps, where the policy is now."""
     initial_temperature: float = 0.1  # For temperature auto: where it starts.
     max_temperature: float | None = 10.0  # For auto: the highest temperature, in units of reward; None: no bound.
     policy: Annotated[str, FLAG(help=policies_told())] = "multicategorical"

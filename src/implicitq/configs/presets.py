@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from implicitq.configs.fields import Config, DQNConfig, IQConfig, PCLConfig, SACConfig
+from implicitq.configs.fields import POLICIES, Config, DQNConfig, IQConfig, PCLConfig, SACConfig
 from implicitq.configs.preset_files import ACCEPTED, FILE, is_path, read_preset
 from implicitq.types import InputError
 from implicitq.validation import nearest
@@ -50,6 +50,8 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
             "n_step": 3,
             "batch_size": 256,
             "log_policy": "centred",
+            "softmax": "steady",
+            "entropy_states": "visited",
         },
         "learnt temperature, two members with batch normalisation; one setting for every task",
     ),
@@ -143,7 +145,7 @@ def resolve(algorithm: str, env: str, preset: str | Path = "paper", **overrides:
         own = preset_values(algorithm, env) if preset == "paper" else {}
     values = dict(entry.values)
     for layer in (own, overrides):
-        values |= {**make_room(algorithm, [name for name, value in layer.items() if value is not None]), **layer}
+        values |= {**make_room(algorithm, {name: value for name, value in layer.items() if value is not None}), **layer}
     return entry.config(**{**values, "algorithm": algorithm, "env": env, "preset": preset})  # pyright: ignore[reportArgumentType]
 
 
@@ -160,21 +162,31 @@ def _check_names(algorithm: str, config: type[Config], names: Collection[str]) -
             raise InputError(f"{algorithm} has no hyperparameter {name!r}{nearest(name, known)}")
 
 
-def draft(algorithm: str, env: str, preset: str | Path, given: Collection[str]) -> Config:
-    """A config whose fields in `given` are still to be set; it is checked only then."""
+def draft(algorithm: str, env: str, preset: str | Path, given: Mapping[str, Any]) -> Config:
+    """A config whose fields in `given` are still to be set, to values as words; it is checked only then."""
     unchecked = resolve(algorithm, env, preset)
-    for name in make_room(algorithm, given):
-        object.__setattr__(unchecked, name, None)
+    for name, value in make_room(algorithm, given).items():
+        object.__setattr__(unchecked, name, value)
     return unchecked
 
 
-def make_room(algorithm: str, given: Collection[str]) -> dict[str, None]:
-    """Defaults of the algorithm that become None because the user gives the weights another way, by kl or entropy."""
-    apart = {"kl", "entropy"} & set(given)
-    room: list[str] = ["alpha"] if apart and "alpha" not in given else []
-    if len(apart) == 2 and "temperature" not in given and entry_of(algorithm).values.get("temperature") != "auto":
-        room.append("temperature")
-    return dict.fromkeys(room)
+def make_room(algorithm: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults of the algorithm that step back for what the user gives.
+
+    alpha and temperature become None where the weights are given another way, by kl or entropy; and steady logits plain
+    for a policy class that has no such form.
+    """
+    values, apart = entry_of(algorithm).values, {"kl", "entropy"} & given.keys()
+    room: dict[str, Any] = {}
+    if apart and "alpha" not in given:
+        room["alpha"] = None
+    if len(apart) == 2 and "temperature" not in given and values.get("temperature") != "auto":
+        room["temperature"] = None
+    policy = given.get("policy")
+    entry = POLICIES.get(policy) if isinstance(policy, str) else None
+    if entry and not entry.rescales and values.get("softmax") == "steady" and "softmax" not in given:
+        room["softmax"] = "plain"
+    return room
 
 
 def describe_preset(config: Config) -> str:
