@@ -94,9 +94,16 @@ _SMALL = {"hidden": (256, 256), "min_replay": 1_000, "eval_every": 1_000, "check
 _SLOW_IQ = {name: {"learning_rate": 3e-5} for name in ("iq", "miq")}
 _ADROIT = {"iq": {"temperature": 0.001}, "miq": {"temperature": 0.01}, "sac": {"learning_rate": 3e-5}}
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    "Pendulum": {  # few steps, so two updates in each, at constant step sizes
+    "Pendulum": {  # few steps, so two updates in each, at constant step sizes; at the top it has to be sure of itself
         "*": {**_SMALL, "steps": 10_000},
-        "iq-auto": {"steps": 15_000, "updates_per_step": 2, "learning_rate_decay": None, "calibration_decay": None},
+        "iq-auto": {
+            "steps": 15_000,
+            "updates_per_step": 2,
+            "learning_rate_decay": None,
+            "calibration_decay": None,
+            "entropy_states": "replay",
+            "softmax": "plain",
+        },
     },
     "CartPole": {"*": {**_SMALL, "steps": 10_000}},
     "InvertedPendulum": {"*": {**_SMALL, "steps": 10_000}},
