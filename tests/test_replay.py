@@ -340,12 +340,17 @@ def test_without_a_path_the_batch_is_the_same_and_has_no_steps():
 
 
 def test_visited_states_are_those_of_the_latest_steps_evenly_spaced():
-    batch = filled(rows=5_000, num_envs=1, ends={}, steps=3_000, n_step=1, visited=True).sample(8)
-    np.testing.assert_array_equal(batch.visited.observation[:, 1], 2_999 - 16 * np.arange(64))
-    plain = filled(rows=5_000, num_envs=1, ends={}, steps=3_000, n_step=1).sample(8)
+    batch = filled(rows=10_000, num_envs=1, ends={}, steps=9_000, n_step=1, visited=True).sample(8)
+    np.testing.assert_array_equal(batch.visited.observation[:, 1], 8_999 - 128 * np.arange(64))
+    plain = filled(rows=10_000, num_envs=1, ends={}, steps=9_000, n_step=1).sample(8)
     assert plain.visited is None
     for first, second in zip(plain, batch._replace(visited=None), strict=True):  # nothing is drawn for them
         np.testing.assert_array_equal(first, second)
+
+
+def test_visited_states_are_evenly_spaced_over_what_there_is_as_long_as_that_is_less():
+    visited = filled(rows=10_000, num_envs=1, ends={}, steps=6_400, n_step=1, visited=True).sample(8).visited
+    np.testing.assert_array_equal(visited.observation[:, 1], 6_399 - np.arange(64) * 6_399 // 64)
 
 
 @pytest.mark.parametrize("num_envs", [1, 3, 64, 100])

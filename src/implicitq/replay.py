@@ -27,7 +27,7 @@ _LAST = 3  # last observation of an episode: no action
 _SCATTER = 2654435761  # 2^32 over the golden ratio: multiples of it look random in their upper bits
 _PATIENCE = 100  # draws after which a part of a batch takes rows of another
 
-_LATELY = 1_024  # steps that count as the latest ones, over all environments
+_LATELY = 8_192  # steps that count as the latest ones, over all environments
 _VISITED = 64  # how many of their states a batch shows
 
 
@@ -156,13 +156,14 @@ class Replay:
     def _visited(self) -> Visited[Array]:
         """States of the latest steps of all rings, or of as many rings as there is room for.
 
-        Which they are follows from what was written: nothing is drawn, and the spacing is the same for all.
+        Which they are follows from what was written: nothing is drawn. They are evenly spaced, over what there is
+        as long as that is less.
         """
         rings = np.arange(0, len(self._base), math.ceil(len(self._base) / _VISITED))
         of_each = _VISITED // len(rings)
         held = np.minimum(self._written[rings], self._capacity - 1)
-        age = 1 + _LATELY // _VISITED * np.arange(of_each)[:, None]  # in rows: [of_each, rings]
-        age = np.clip(age, 1, np.maximum(held - 1, 1))
+        reach = np.clip(held - 1, 1, _LATELY // _VISITED * of_each)  # in rows
+        age = 1 + np.arange(of_each)[:, None] * reach // of_each  # [of_each, rings]
 
         def rows(age: Array) -> Array:
             return self._base[rings] + (self._written[rings] - age) % self._capacity

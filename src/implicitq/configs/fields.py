@@ -205,7 +205,7 @@ class ImplicitConfig(Config):
     None: 0.3 ln(number of choices), plus ln(bin width) with log_policy density; -1 for policy gaussian or flow."""
     entropy_states: Literal["replay", "visited"] = "replay"
     """For temperature auto: where it holds the entropy. replay: on average over the states of a batch;
-    visited: over states of the last 1,024 steps, where the policy is now."""
+    visited: over states of the last 8,192 steps, where the policy is now."""
     initial_temperature: float = 0.1  # For temperature auto: where it starts.
     max_temperature: float | None = 10.0  # For auto: the highest temperature, in units of reward; None: no bound.
     policy: Annotated[str, FLAG(help=policies_told())] = "multicategorical"
