@@ -13,7 +13,7 @@ from rich.table import Table
 from implicitq.commands.display import console, table
 from implicitq.commands.parsing import default, parse
 from implicitq.reports.theory_page import fresh_folder, number_text, reference_text, tally, write_results
-from implicitq.theory.complexity import QUICK_PLAN, Complexity, ComplexityPlan, sample_complexity
+from implicitq.theory.complexity import FULL_PLAN, QUICK_PLAN, Complexity, ComplexityPlan, sample_complexity
 from implicitq.theory.library import Name, by_name
 from implicitq.theory.mdp import FiniteMDP
 from implicitq.theory.study import PARTS, Row, Study, StudyPlan, study
@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> int:
         raise InputError(str(error).removesuffix(".")) from error
     folder = fresh_folder(options.out)
     plan = plan.quick() if options.quick else plan
-    samples = (QUICK_PLAN if options.quick else ComplexityPlan()) if options.complexity else None
+    samples = (QUICK_PLAN if options.quick else FULL_PLAN) if options.complexity else None
     studies, found = _compute(mdps, plan, samples)
     rows = [row for result in studies for row in rows_of(result)] + (found.table() if found is not None else [])
     asked = {"mdp": options.mdp, **asdict(plan), "complexity": options.complexity, "quick": options.quick}

@@ -159,11 +159,12 @@ class ComplexityPlan:
         return len(SCHEMES) * (1 + len(self.horizons))
 
 
+FULL_PLAN = ComplexityPlan()
 QUICK_PLAN = ComplexityPlan(epsilons=(0.2, 0.16, 0.13, 0.1), horizons=(3.0, 4.0, 5.5), iterations=3_000, seeds=8)
 
 
 def sample_complexity(
-    plan: ComplexityPlan = ComplexityPlan(),  # noqa: B008 - frozen
+    plan: ComplexityPlan = FULL_PLAN,
     *,
     report: Callable[[str], None] = lambda text: None,
 ) -> Complexity:
