@@ -1,9 +1,9 @@
-"""The tables of docs/adaptive.md that no report has, from the study table in this folder.
+"""The tables of docs/adaptive.md that no report has, from the study tables in this folder and in gym-300k.
 
-    python benchmarks/gym-100k/tables.py
+    python benchmarks/gym-100k/tables.py [LINE]
 
-"At equal processor time" is by what a step costs, measured side by side (peers/costs.py): the runs were made on several
-machines, so their clocks cannot be compared.
+LINE, `iq-auto` by default, is one of the column `algo`. "At equal processor time" is by what a step costs, measured
+side by side (peers/costs.py): the runs were made on several machines, so their clocks cannot be compared.
 """
 
 from __future__ import annotations
@@ -21,18 +21,27 @@ sys.path.insert(0, str(HERE.parent / "peers"))
 
 from costs import costs  # noqa: E402
 
-TASKS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
-LINE, SAC, CROSSQ = "iq-auto", "sac", "sbx-crossq"
+LONGER = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5")
+TASKS = (*LONGER, "Humanoid-v5")
+TESTS = ("HumanoidStandup-v5", "Pusher-v5")
+SAC, CROSSQ = "sac", "sbx-crossq"
 
 Runs = dict[tuple[str, str], dict[int, np.ndarray]]  # (line, task) -> seed -> values at the evaluations
 
 
-def read(file: str, column: str) -> Runs:
+def read(study: str, file: str, column: str) -> Runs:
     found: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    with (HERE / file).open(newline="") as table:
+    with (HERE.parent / study / file).open(newline="") as table:
         for row in csv.DictReader(table):
             found[row["algo"], row["env"]][int(row["seed"])].append(float(row[column] or "nan"))
     return {key: {seed: np.array(values) for seed, values in runs.items()} for key, runs in found.items()}
+
+
+def rightness(too_high: float, spread: float) -> str:
+    """Of V: how far from the returns that followed, and what these differ by."""
+    if abs(too_high) < 1:
+        return f"right within 1 of {spread:.0f}"
+    return f"{abs(too_high):.0f} too {'high' if too_high > 0 else 'low'} of {spread:.0f}"
 
 
 def mean(runs: dict[int, np.ndarray]) -> np.ndarray:
@@ -51,43 +60,72 @@ def in_time(curve: np.ndarray, cost: float) -> float:
     return float(np.interp(len(curve) / cost, evaluations, curve))
 
 
+def listed(curve: np.ndarray) -> str:
+    *earlier, last = (f"{each:,.0f}" for each in curve)
+    return ", ".join([*earlier, f"**{last}**"])
+
+
+def with_error(value: float, error: float) -> str:
+    return f"{value:,.0f}" if np.isnan(error) else f"{value:,.0f} ± {error:,.0f}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
 def print_row(*cells: str) -> None:
     print(f"| {' | '.join(cells)} |")
 
 
-def main() -> None:
-    returns, cost = read("evaluations.csv", "mean_return"), costs()
-    over, spread = read("metrics.csv", "overestimation"), read("metrics.csv", "return_spread")
+def short(chosen: str) -> None:
+    returns, cost = read("gym-100k", "evaluations.csv", "mean_return"), costs()
+    over, spread = (read("gym-100k", "metrics.csv", column) for column in ("overestimation", "return_spread"))
     random = json.loads((HERE / "about.json").read_text())["random_scores"]
 
-    print("\nEvery run: at 10,000, 20,000, ... steps; V less the return that followed, and the spread of such returns")
-    for task in TASKS:
-        for line in (LINE, CROSSQ):
-            for seed, curve in sorted(returns[line, task].items()):
+    print("\nEvery run: at 10,000, 20,000, ... steps; V at the end beside the returns that followed, and their spread")
+    for task in (*TASKS, *TESTS):
+        for line in (chosen, CROSSQ, *([SAC] if task in TESTS else [])):
+            for seed, curve in sorted(returns.get((line, task), {}).items()):
                 right = ""
-                if line == LINE:
-                    right = f"{over[line, task][seed][-1]:+.0f} of {spread[line, task][seed][-1]:.0f}"
-                print_row(task, line, str(seed), ", ".join(f"{each:,.0f}" for each in curve), right)
+                if line != CROSSQ:
+                    right = rightness(over[line, task][seed][-1], spread[line, task][seed][-1])
+                print_row(task, line, str(seed), listed(curve), right)
 
-    print("\nBeside SAC: return; difference in standard errors of it; score; score at equal processor time")
-    for task in TASKS:
-        last, reference = mean(returns[LINE, task])[-1], mean(returns[SAC, task])
-        errors = [standard_error(returns[line, task]) for line in (LINE, SAC)]
+    print("\nBeside SAC: seeds; return; difference in standard errors of it; score; score at equal processor time")
+    done = [task for task in (*TASKS, *TESTS) if (chosen, task) in returns]
+    for task in done:
+        last, reference = mean(returns[chosen, task])[-1], mean(returns[SAC, task])
+        errors = [standard_error(returns[line, task]) for line in (chosen, SAC)]
         zero, then = random[task]["mean"], in_time(reference, cost[SAC])
         apart = (last - reference[-1]) / np.hypot(*errors)
-        share = [f"{(last - zero) / (other - zero):.0%}" for other in (reference[-1], then)]
-        print_row(task, str(len(returns[LINE, task])), f"{last:,.0f} ± {errors[0]:,.0f}", f"{apart:+.1f}", *share)
+        share = [percent((last - zero) / (other - zero)) for other in (reference[-1], then)]
+        both = (with_error(*each) for each in zip((last, reference[-1]), errors, strict=True))
+        print_row(task, str(len(returns[chosen, task])), *both, "" if np.isnan(apart) else f"{apart:+.1f}", *share)
 
     print("\nBeside CrossQ: at equal steps, and at equal processor time")
     shares = []
-    for task in TASKS:
-        last, other = mean(returns[LINE, task])[-1], mean(returns[CROSSQ, task])
+    for task in (task for task in TASKS if task in done):
+        last, other = mean(returns[chosen, task])[-1], mean(returns[CROSSQ, task])
         then = in_time(other, cost[CROSSQ])
         shares.append((last / other[-1], last / then))
-        cells = (f"{other[-1]:,.0f}", f"{shares[-1][0]:.0%}", f"{then:,.0f}", f"{shares[-1][1]:.0%}")
+        cells = (f"{other[-1]:,.0f}", percent(shares[-1][0]), f"{then:,.0f}", percent(shares[-1][1]))
         print_row(task, f"{last:,.0f}", *cells)
-    print_row("mean", "", "", f"{np.mean(shares, axis=0)[0]:.0%}", "", f"{np.mean(shares, axis=0)[1]:.0%}")
+    print_row("mean", "", "", percent(np.mean(shares, axis=0)[0]), "", percent(np.mean(shares, axis=0)[1]))
+
+
+def longer(chosen: str) -> None:
+    print("\nTo 300,000 steps: at 50,000, 100,000, ...; mean of the last five; V, last 100,000 steps")
+    returns = read("gym-300k", "evaluations.csv", "mean_return")
+    over, spread = (read("gym-300k", "metrics.csv", column) for column in ("overestimation", "return_spread"))
+    for task in LONGER:
+        for line in (chosen, SAC):
+            for seed, curve in sorted(returns.get((line, task), {}).items()):
+                known = [each.get((line, task), {}).get(seed) for each in (over, spread)]  # not of the oldest runs
+                right = "" if known[0] is None else rightness(*(np.nanmean(each[-10:]) for each in known))
+                print_row(task, line, str(seed), listed(curve[4::5]), f"{curve[-5:].mean():,.0f}", right)
 
 
 if __name__ == "__main__":
-    main()
+    line = sys.argv[1] if len(sys.argv) > 1 else "iq-auto"
+    short(line)
+    longer(line)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,6 @@ STYLE |= {"axes.spines.top": False, "axes.spines.right": False, "lines.linewidth
 
 Curves = dict[tuple[str, str], np.ndarray]  # (line, task) -> [seeds, points]
 
-CALM = "iq-auto softmax=steady calibration=0.05 calibration_decay=None"  # for long runs
 ONE_NETWORK = "miq-auto"  # the adaptive agent with one network, of which there are longer runs and an ablation
 WITHOUT = {
     "target_update=0.005 batch_norm=False": "target networks instead of\nbatch normalisation",
@@ -44,7 +43,20 @@ LAMBDAS = {
     "": "0.005",
     " normalize_observations=True": "0.005, normalised observations",
 }
-FAST_MIQ = "miq target_update=0.05"
+SHORT_LINES = {
+    "iq-auto": "iq-auto",
+    "sac": "SAC",
+    "sbx-crossq": "CrossQ of SBX",
+    "miq target_update=0.05": "M-IQ, target_update 0.05",
+}
+LONG_LINES = {
+    "iq": "IQ",
+    "miq": "M-IQ",
+    "sac": "SAC",
+    "iq learning_rate=0.0003": "IQ, learning rate 3e-4",
+    "sac learning_rate=0.0003": "SAC, learning rate 3e-4",
+    "iq-auto": "iq-auto",
+}
 CLAIMS = {  # of the paper -> lines of the table with their colours; those of M-IQ are dashed
     "target value and policy": {
         **{"iq": ("IQ", 0), "miq": ("M-IQ", 0), "pcl": ("PCL: no target value", 1), "trust-pcl": ("Trust-PCL", 1)},
@@ -72,24 +84,24 @@ def read(study: str, column: str, file: str = "evaluations.csv") -> Curves:
 
 
 def curves_of(
-    panels: Sequence[tuple[str, str]], lines: tuple[str, ...], size: tuple[float, float], time: bool = False
+    panels: Sequence[tuple[str, str]], lines: Mapping[str, str], size: tuple[float, float], time: bool = False
 ) -> Figure:
     """A panel for each study and task: means over seeds, with a band of one standard error, against steps or time.
 
-    Time is in what a step of `iq-auto` takes.
+    `lines` are those of the table, with their labels. Time is in what a step of `iq-auto` takes.
     """
     figure = Figure(figsize=size, layout="constrained")
     for axes, (study, task) in zip(figure.subplots(1, len(panels)), panels, strict=True):
         curves = read(study, "mean_return")
         places = read(study, "step")
-        for line, colour in zip(lines, COLOURS, strict=False):
+        for (line, label), colour in zip(lines.items(), COLOURS, strict=False):
             if (line, task) not in curves:
                 continue
             values = curves[line, task]
             where = places[line, task].mean(axis=0) / 1000 * (costs()[line.split()[0]] if time else 1)
             mean = values.mean(axis=0)
             error = values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
-            axes.plot(where, mean, color=colour, label=line)
+            axes.plot(where, mean, color=colour, label=label)
             axes.fill_between(where, mean - error, mean + error, color=colour, alpha=0.18, linewidth=0)
         title = task.removeprefix("implicitq/")
         axes.set(title=title, xlabel="cost, thousand iq-auto steps" if time else "thousand steps")
@@ -97,22 +109,20 @@ def curves_of(
     drawn = {}  # not every line is on every task
     for axes in figure.axes:
         drawn |= dict(zip(*axes.get_legend_handles_labels()[::-1], strict=True))
-    figure.legend(drawn.values(), drawn.keys(), loc="outside upper center", ncols=min(len(lines), 5))
+    figure.legend(drawn.values(), drawn.keys(), loc="outside upper center", ncols=len(lines))
     return figure
 
 
 def landing(time: bool = False) -> Figure:
     tasks = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5")
-    lines = ("iq-auto", "sac", "sbx-crossq", FAST_MIQ)
-    return curves_of([("gym-100k", task) for task in tasks], lines, (11, 2.7), time)
+    return curves_of([("gym-100k", task) for task in tasks], SHORT_LINES, (11, 2.7), time)
 
 
 def longer() -> Figure:
-    """Longer runs: three Gym tasks, and the door of Adroit."""
-    panels = [("gym-300k", task) for task in ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")]
-    panels.append(("claims", "implicitq/AdroitHandDoor-v1"))
-    lines = ("iq", "miq", "sac", "iq learning_rate=0.0003", "sac learning_rate=0.0003", "iq-auto", CALM)
-    return curves_of(panels, lines, (11, 2.9))
+    """Longer runs: four Gym tasks, and two of Adroit."""
+    panels = [("gym-300k", task) for task in ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5")]
+    panels += [("claims", f"implicitq/AdroitHand{task}-v1") for task in ("Door", "Pen")]
+    return curves_of(panels, LONG_LINES, (13, 2.9))
 
 
 def ingredients() -> Figure:
