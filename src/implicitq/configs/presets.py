@@ -53,7 +53,7 @@ ALGORITHMS: dict[str, AlgorithmEntry] = {
             "softmax": "steady",
             "entropy_states": "visited",
         },
-        "learnt temperature, two members with batch normalisation; one setting for every task",
+        "learnt temperature, two members with batch normalisation; one setting for all MuJoCo tasks",
     ),
     "iq": AlgorithmEntry(IQConfig, {}, "implicit Q-values, entropy regularisation (alpha = 0)"),
     "miq": AlgorithmEntry(
