@@ -38,7 +38,10 @@ def read(study: str, file: str, column: str) -> Runs:
 
 
 def rightness(too_high: float, spread: float) -> str:
-    """Of V: how far from the returns that followed, and what these differ by."""
+    """Of V: how far from the returns that followed, and what these differ by.
+
+    The tables have a sample of 1,000 steps, an episode or a few, for every 10,000; so it is a mean over some.
+    """
     if abs(too_high) < 1:
         return f"right within 1 of {spread:.0f}"
     return f"{abs(too_high):.0f} too {'high' if too_high > 0 else 'low'} of {spread:.0f}"
@@ -82,13 +85,13 @@ def short(chosen: str) -> None:
     over, spread = (read("gym-100k", "metrics.csv", column) for column in ("overestimation", "return_spread"))
     random = json.loads((HERE / "about.json").read_text())["random_scores"]
 
-    print("\nEvery run: at 10,000, 20,000, ... steps; V at the end beside the returns that followed, and their spread")
+    print("\nEvery run: at 10,000, 20,000, ... steps; V, last 50,000 steps")
     for task in (*TASKS, *TESTS):
         for line in (chosen, CROSSQ, *([SAC] if task in TESTS else [])):
             for seed, curve in sorted(returns.get((line, task), {}).items()):
                 right = ""
                 if line != CROSSQ:
-                    right = rightness(over[line, task][seed][-1], spread[line, task][seed][-1])
+                    right = rightness(*(np.nanmean(each[line, task][seed][-5:]) for each in (over, spread)))
                 print_row(task, line, str(seed), listed(curve), right)
 
     print("\nBeside SAC: seeds; return; difference in standard errors of it; score; score at equal processor time")
