@@ -12,6 +12,7 @@ import csv
 import json
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -37,14 +38,23 @@ def read(study: str, file: str, column: str) -> Runs:
     return {key: {seed: np.array(values) for seed, values in runs.items()} for key, runs in found.items()}
 
 
-def rightness(too_high: float, spread: float) -> str:
-    """Of V: how far from the returns that followed, and what these differ by.
+def rightness(study: str) -> Callable[[str, str, int, int], str]:
+    """Of V: a function that tells how far it was from the returns that followed, and what these differ by.
 
-    The tables have a sample of 1,000 steps, an episode or a few, for every 10,000; so it is a mean over some.
+    It takes the line, the task, the seed, and the number of samples at the end: the table has one of 1,000 steps, which
+    is an episode or a few, for every 10,000.
     """
-    if abs(too_high) < 1:
-        return f"right within 1 of {spread:.0f}"
-    return f"{abs(too_high):.0f} too {'high' if too_high > 0 else 'low'} of {spread:.0f}"
+    over, spread = (read(study, "metrics.csv", column) for column in ("overestimation", "return_spread"))
+
+    def told(line: str, task: str, seed: int, samples: int) -> str:
+        if seed not in over.get((line, task), {}):  # the oldest runs, and those of other libraries
+            return ""
+        too_high, apart = (np.nanmean(each[line, task][seed][-samples:]) for each in (over, spread))
+        if abs(too_high) < 1:
+            return f"right within 1 of {apart:.0f}"
+        return f"{abs(too_high):.0f} too {'high' if too_high > 0 else 'low'} of {apart:.0f}"
+
+    return told
 
 
 def mean(runs: dict[int, np.ndarray]) -> np.ndarray:
@@ -82,17 +92,16 @@ def print_row(*cells: str) -> None:
 
 def short(chosen: str) -> None:
     returns, cost = read("gym-100k", "evaluations.csv", "mean_return"), costs()
-    over, spread = (read("gym-100k", "metrics.csv", column) for column in ("overestimation", "return_spread"))
+    if chosen not in (lines := sorted({line for line, _ in returns})):
+        sys.exit(f"gym-100k has no line {chosen!r}; it has:\n" + "\n".join(lines))
+    right = rightness("gym-100k")
     random = json.loads((HERE / "about.json").read_text())["random_scores"]
 
     print("\nEvery run: at 10,000, 20,000, ... steps; V, last 50,000 steps")
     for task in (*TASKS, *TESTS):
         for line in (chosen, CROSSQ, *([SAC] if task in TESTS else [])):
             for seed, curve in sorted(returns.get((line, task), {}).items()):
-                right = ""
-                if line != CROSSQ:
-                    right = rightness(*(np.nanmean(each[line, task][seed][-5:]) for each in (over, spread)))
-                print_row(task, line, str(seed), listed(curve), right)
+                print_row(task, line, str(seed), listed(curve), right(line, task, seed, 5))
 
     print("\nBeside SAC: seeds; return; difference in standard errors of it; score; score at equal processor time")
     done = [task for task in (*TASKS, *TESTS) if (chosen, task) in returns]
@@ -119,13 +128,12 @@ def short(chosen: str) -> None:
 def longer(chosen: str) -> None:
     print("\nTo 300,000 steps: at 50,000, 100,000, ...; mean of the last five; V, last 100,000 steps")
     returns = read("gym-300k", "evaluations.csv", "mean_return")
-    over, spread = (read("gym-300k", "metrics.csv", column) for column in ("overestimation", "return_spread"))
+    right = rightness("gym-300k")
     for task in LONGER:
         for line in (chosen, SAC):
             for seed, curve in sorted(returns.get((line, task), {}).items()):
-                known = [each.get((line, task), {}).get(seed) for each in (over, spread)]  # not of the oldest runs
-                right = "" if known[0] is None else rightness(*(np.nanmean(each[-10:]) for each in known))
-                print_row(task, line, str(seed), listed(curve[4::5]), f"{curve[-5:].mean():,.0f}", right)
+                last = f"{curve[-5:].mean():,.0f}"
+                print_row(task, line, str(seed), listed(curve[4::5]), last, right(line, task, seed, 10))
 
 
 if __name__ == "__main__":
